@@ -1,0 +1,153 @@
+"""One optimizer step of one job's adapter: from files to files, on a base model that many jobs share."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import copy
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from transformers import PreTrainedModel
+
+from ..schemas.batch import Batch
+from ..schemas.job_spec import JobSpec, LoraSpec
+from ..schemas.manifest import StepMetrics
+from .adamw import load_optimizer, save_optimizer, write_initial_state
+from .base_model import BaseModel
+from .gradients import check_head
+from .lora import check_adapter, initial_adapter, target_layers
+from .policy_gradient import Signal, accumulate_policy_gradient, find_signal, why_not
+from .step_metrics import Update, step_metrics
+
+ADAPTER_FILE = "adapter.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A model with adapter layers of one shape. What they hold is written anew by every step.
+
+    Attributes:
+        model: with its own modules on the base model's weights.
+        layers: the base model's linear layers that have an adapter here.
+        parameters: the adapter's, by their names in an adapter file, sorted.
+    """
+
+    lora: LoraSpec
+    model: PreTrainedModel
+    layers: dict[str, nn.Linear]
+    parameters: dict[str, nn.Parameter]
+
+
+class Trainer:
+    """Trains adapters on one base model, one step at a time.
+
+    The trainer keeps no state of any job from one call to the next: weights and moments are read from
+    files and written to files, so equal inputs give equal bytes whatever was trained in between. What
+    stays is a model with adapter layers, which the next adapter of the same shape is read into. The base
+    model is left as it is.
+
+    Raises:
+        UnusableModel: when the model's logits are not its output layer's alone.
+    """
+
+    def __init__(self, base: BaseModel) -> None:
+        check_head(base.model)
+        self._model = base.model
+        self._slot: _Slot | None = None
+
+    def initialise(self, lora: LoraSpec, seed: int, folder: Path) -> None:
+        """Writes version 0 of an adapter and of its optimizer state into a folder.
+
+        Raises:
+            UnusableModel: when a target names no linear layer of the model.
+        """
+        tensors = initial_adapter(self._fit(lora).layers, lora, seed)
+        save_file(tensors, folder / ADAPTER_FILE)
+        write_initial_state(tensors, folder / OPTIMIZER_FILE)
+
+    def train(
+        self, spec: JobSpec, batch: Batch, version: int, adapter: Path, optimizer: Path, folder: Path
+    ) -> StepMetrics:
+        """Trains version `version` on a batch and writes version `version + 1`.
+
+        The step is skipped, and both files copied byte for byte, when there is no signal (no advantage
+        other than 0) or something is not finite: a sampler's log-probability, the loss, the gradient.
+
+        Args:
+            adapter: safetensors file of version `version`.
+            optimizer: the state that was written with it.
+            folder: of this attempt alone, other than the inputs'; `adapter.safetensors` and
+                `optimizer.safetensors` are written there. They are complete when the call returns.
+
+        Raises:
+            UnusableModel: when a file does not fit the model and the spec exactly.
+            ValueError: when a valid sample's reward is not finite, or a sequence has no prompt.
+        """
+        started = time.perf_counter()
+        signal = find_signal(spec, batch)
+        outcome = why_not(batch, signal) or self._update(spec, batch, signal, adapter, optimizer, folder)
+        if isinstance(outcome, str):
+            shutil.copyfile(adapter, folder / ADAPTER_FILE)
+            shutil.copyfile(optimizer, folder / OPTIMIZER_FILE)
+        seconds = time.perf_counter() - started
+        return step_metrics(batch, signal.advantages, version, spec.objective, outcome, seconds)
+
+    def _update(
+        self, spec: JobSpec, batch: Batch, signal: Signal, adapter: Path, optimizer: Path, folder: Path
+    ) -> Update | str:
+        """One optimizer step, written to the folder; or why there is none, and nothing is written."""
+        slot = self._fit(spec.lora)
+        _load_adapter(slot, adapter)
+        adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
+        tokens = accumulate_policy_gradient(slot.model, spec, batch, signal)
+        if not np.isfinite(tokens.loss):
+            return f"the loss is {tokens.loss}"
+        gradients = [parameter.grad for parameter in slot.parameters.values() if parameter.grad is not None]
+        norm = get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            return f"the norm of the gradient is {float(norm)}"
+        clip_grads_with_norm_(slot.parameters.values(), spec.optimizer.max_grad_norm, norm)
+        adamw.step()
+        written = {name: p.detach().to("cpu", torch.float32) for name, p in slot.parameters.items()}
+        save_file(written, folder / ADAPTER_FILE)
+        save_optimizer(adamw, slot.parameters, folder / OPTIMIZER_FILE)
+        return Update(tokens, float(norm))
+
+    def _fit(self, lora: LoraSpec) -> _Slot:
+        """A model with adapter layers of this shape, without gradients."""
+        if self._slot is None or self._slot.lora != lora:
+            self._slot = None  # freed before the next is made
+            self._slot = _make_slot(self._model, lora)
+        for parameter in self._slot.parameters.values():
+            parameter.grad = None
+        return self._slot
+
+
+def _make_slot(base: PreTrainedModel, lora: LoraSpec) -> _Slot:
+    layers = target_layers(base, lora)
+    shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
+    model = copy.deepcopy(base, cast(dict[int, Any], shared))
+    config = LoraConfig(r=lora.rank, lora_alpha=cast(int, lora.alpha), target_modules=list(layers))
+    peft = get_peft_model(cast(Any, model), config).eval()
+    parameters = {
+        name.replace(".default.", "."): parameter
+        for name, parameter in sorted(peft.named_parameters())
+        if parameter.requires_grad
+    }
+    return _Slot(lora, model, layers, parameters)
+
+
+def _load_adapter(slot: _Slot, path: Path) -> None:
+    tensors = load_file(path)
+    check_adapter(tensors, slot.layers, slot.lora)
+    with torch.no_grad():
+        for name, parameter in slot.parameters.items():
+            parameter.copy_(tensors[name])

@@ -1,0 +1,26 @@
+"""The one way in which an environment is refused."""
+
+from typing import Self
+
+
+class InvalidEnvironment(Exception):
+    """What the job's environment asks for cannot be had; trying again changes nothing.
+
+    Attributes:
+        path: of the field of the job spec at fault, for example `environment.task`.
+        problem: its value, what is wrong with it and what is allowed.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The exception whose text this is; for one that comes from another process."""
+        path, _, problem = text.partition(": ")
+        return cls(path, problem)

@@ -1,0 +1,93 @@
+"""Rewards that users write: `def reward(completion: str, *, messages: list[dict], **fields) -> float`."""
+
+import asyncio
+import inspect
+import math
+import reprlib
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any, SupportsFloat
+
+from ..schemas.dataset import Row
+from .fault_text import fault_text
+from .invalid import InvalidEnvironment
+
+_PATH = "environment.reward"
+
+
+class InvalidReward(ValueError):
+    """A reward function returned what is no reward."""
+
+
+class UserReward:
+    """Calls a user's function, sync or async, with a row's messages and fields.
+
+    An async function runs in one event loop for all calls, so that it may keep a client open; what a
+    call leaves running is cancelled at its end.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._runner = asyncio.Runner()
+
+    def __call__(self, row: Row, completion: str) -> float:
+        messages = [message.model_dump() for message in row.messages]
+        value = self._function(completion, messages=messages, **row.fields)
+        if inspect.isawaitable(value):
+            value = self._runner.run(_finish(value))
+        return checked_reward(value)
+
+
+def load_user_reward(name: str) -> UserReward:
+    """The reward function `module:function`.
+
+    Raises:
+        InvalidEnvironment: when it cannot be imported, or not be called as rewards are.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = import_module(module_name)
+    except BaseException as fault:
+        raise InvalidEnvironment(_PATH, f"is {name!r}; importing it failed: {fault_text(fault)}") from fault
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        found = "nothing of that name" if function is None else f"a {type(function).__name__}"
+        raise InvalidEnvironment(_PATH, f"is {name!r}; {module.__file__} has {found}, not a function")
+    try:
+        inspect.signature(function).bind_partial("completion", messages=[])
+    except TypeError as fault:
+        raise InvalidEnvironment(
+            _PATH, f"is {name!r}; it cannot be called as reward(completion, messages=…, **fields): {fault}"
+        ) from fault
+    except ValueError:
+        pass  # written in C, without a signature
+    return UserReward(function)
+
+
+def checked_reward(value: object) -> float:
+    """The reward as a float; True is 1.0, False is 0.0, and whatever has a `__float__` is taken.
+
+    Raises:
+        InvalidReward: when it is no finite number.
+    """
+    if not isinstance(value, SupportsFloat):
+        raise InvalidReward(f"the reward function returned {reprlib.repr(value)}; it has to return a number")
+    try:
+        reward = float(value)
+    except Exception as fault:
+        raise InvalidReward(
+            f"the reward function returned {reprlib.repr(value)}, which is no number: {fault}"
+        ) from fault
+    if not math.isfinite(reward):
+        raise InvalidReward(f"the reward function returned {reward}; it has to return a finite number")
+    return reward
+
+
+async def _finish(value: Awaitable[Any]) -> Any:
+    try:
+        return await value
+    finally:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

@@ -1,0 +1,98 @@
+"""What a worker asks of the processes that hold torch, and what they answer.
+
+Large data goes through local files, named by their paths; only token ids of completions travel.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .contract import Contract, Digest
+from .dataset import Message
+from .job_spec import JobSpec
+from .manifest import Fingerprint, StepMetrics
+
+
+class SampleSeed(Contract):
+    """One sample to draw. Its seed alone decides what is drawn from the policy's distribution."""
+
+    sample: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=2**64)]
+
+
+class PromptGroup(Contract):
+    """A prompt and the samples wanted of it."""
+
+    group: str
+    messages: tuple[Message, ...]
+    samples: tuple[SampleSeed, ...]
+
+
+class SampleCall(Contract):
+    """Samples groups from one adapter.
+
+    Attributes:
+        adapter: digest of the adapter's tensors, which lie at `adapter_path`.
+        temperature: 0 is greedy decoding.
+        fingerprint: that the process must have; None accepts any.
+    """
+
+    spec: JobSpec
+    adapter: Digest
+    adapter_path: str
+    temperature: Annotated[float, Field(ge=0)]
+    groups: tuple[PromptGroup, ...]
+    fingerprint: Fingerprint | None
+
+
+class Completion(Contract):
+    """One sample, as `Trajectory` describes its fields."""
+
+    sample: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: Literal["stop", "length", "failed"]
+    text: str
+    failure: str | None = None
+
+
+class SampledGroup(Contract):
+    """A finished group of a call."""
+
+    group: str
+    prompt_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+
+class InitialiseCall(Contract):
+    """Makes version 0, after checking that every prompt fits.
+
+    Attributes:
+        dataset_path: of the stored `Dataset`.
+        out: existing folder that is given `adapter.safetensors` and `optimizer.safetensors`.
+    """
+
+    spec: JobSpec
+    dataset_path: str
+    out: str
+
+
+class Initialised(Contract):
+    fingerprint: Fingerprint
+
+
+class TrainCall(Contract):
+    """One optimizer step; `out` as for `InitialiseCall`."""
+
+    spec: JobSpec
+    version: int
+    batch_path: str
+    adapter_path: str
+    optimizer_path: str
+    out: str
+    fingerprint: Fingerprint | None
+
+
+class Trained(Contract):
+    fingerprint: Fingerprint
+    metrics: StepMetrics

@@ -1,0 +1,304 @@
+"""What workflows and activities are given and return: the control events that Temporal records.
+
+References and counts only. Tokens, tensors and rewards stay on the stream and in the object store.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .contract import BlobRef, Contract, Digest
+from .dataset import DatasetRef
+from .job_spec import JobSpec
+from .manifest import AdapterRevision, Fingerprint, StepMetrics
+
+
+class ClaimInput(Contract):
+    """Claims the job's name for the first run of its workflow."""
+
+    spec: JobSpec
+    first_run_id: str
+
+
+class InitialiseInput(Contract):
+    spec: JobSpec
+    dataset: DatasetRef
+
+
+class Candidate(Contract):
+    """A computed policy version that no manifest has committed yet.
+
+    Attributes:
+        version: that a commit makes of it.
+        parent: digest of the manifest that it was computed from; None for version 0.
+        batch: that it was trained on; None for version 0.
+    """
+
+    version: Annotated[int, Field(ge=0)]
+    parent: Digest | None
+    adapter: BlobRef
+    optimizer: BlobRef
+    batch: BlobRef | None
+    metrics: StepMetrics | None
+    fingerprint: Fingerprint
+
+
+class Started(Contract):
+    """What the steps of a job share once it has started.
+
+    Attributes:
+        fingerprint: of the worker that made version 0.
+    """
+
+    dataset: DatasetRef
+    fingerprint: Fingerprint
+
+
+class GroupAssignment(Contract):
+    """One group to sample."""
+
+    group: str
+    prompt_index: Annotated[int, Field(ge=0)]
+
+
+class RolloutInput(Contract):
+    """Samples groups from one policy version.
+
+    Attributes:
+        revision: pinned: every token of every group comes from it.
+        samples: per group.
+        temperature: 0 is greedy decoding.
+    """
+
+    spec: JobSpec
+    started: Started
+    revision: AdapterRevision
+    groups: tuple[GroupAssignment, ...]
+    samples: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0)]
+
+
+class Span(Contract):
+    """A stretch of a worker's time, in seconds since 1970 by its clock."""
+
+    began: float
+    ended: float
+
+
+class RolloutResult(Contract):
+    """What a rollout published, or found published by an earlier attempt.
+
+    Attributes:
+        completion_tokens: sampled by this attempt.
+        sampling: from the request to the last sample, of this attempt.
+    """
+
+    groups: int
+    completion_tokens: int
+    sampling: Span
+
+
+class RewardInput(Contract):
+    """Scores groups that are on the stream."""
+
+    spec: JobSpec
+    dataset: DatasetRef
+    groups: tuple[GroupAssignment, ...]
+    samples: Annotated[int, Field(ge=1)]
+
+
+class RewardResult(Contract):
+    """Counts over the groups.
+
+    Attributes:
+        failure: one of the failures, as an example; None when there are none.
+        scoring: from the first score to the last, of this attempt.
+    """
+
+    groups: int
+    failed_groups: int
+    failed_samples: int
+    failure: str | None
+    scoring: Span
+
+
+class SelectInput(Contract):
+    """Assembles the batch of a step from the stream."""
+
+    spec: JobSpec
+    step: Annotated[int, Field(ge=0)]
+    groups: tuple[str, ...]
+
+
+class SelectedBatch(Contract):
+    """The batch of a step, recorded in history before training starts."""
+
+    blob: BlobRef
+    groups: int
+    samples: int
+    failed_samples: int
+    failure: str | None
+
+
+class TrainInput(Contract):
+    """One optimizer step from a committed revision."""
+
+    spec: JobSpec
+    started: Started
+    revision: AdapterRevision
+    batch: BlobRef
+
+
+class SnapshotInput(Contract):
+    """Commits a candidate, then drops the groups that it consumed from the stream."""
+
+    spec: JobSpec
+    candidate: Candidate
+    groups: tuple[str, ...]
+
+
+class SummariseInput(Contract):
+    """Writes the evaluation document of a revision from its scored groups on the stream."""
+
+    spec: JobSpec
+    dataset: DatasetRef
+    revision: AdapterRevision
+
+
+class EvaluationResult(Contract):
+    """Held-out scores of one policy version; see `EvaluationDocument`."""
+
+    version: int
+    accuracy: float
+    greedy_accuracy: float
+    failed_samples: int
+
+
+class StepSeconds(Contract):
+    """Where a step's time went, by phase, in seconds of wall time.
+
+    Attributes:
+        total: from the start of the step's workflow to its end.
+        rollout: from the dispatch of the rollouts to the end of the last one.
+        reward: likewise for the rewards.
+        turn: waiting for the version that the step trains on (0 when K is 0).
+        select: reading the scored groups and writing the batch.
+        train: from dispatch to the end.
+        snapshot: likewise.
+        sampling: time in which a sampler worked for the step.
+        scoring: time in which rewards were computed for the step and nothing was sampled for it.
+        training: time of the training computation.
+    """
+
+    total: float
+    rollout: float
+    reward: float
+    turn: float
+    select: float
+    train: float
+    snapshot: float
+    sampling: float
+    scoring: float
+    training: float
+
+
+class StepInput(Contract):
+    """One TrainStep.
+
+    Attributes:
+        generating: the revision that samples the set.
+        lead: steps that had to be committed before this one's turn, when it was opened.
+        training: the revision that the step trains, when it is committed already; else the step
+            waits for the signal `turn`.
+    """
+
+    spec: JobSpec
+    started: Started
+    step: Annotated[int, Field(ge=0)]
+    lead: Annotated[int, Field(ge=0)]
+    generating: AdapterRevision
+    training: AdapterRevision | None
+
+
+class StepResult(Contract):
+    """What a step committed."""
+
+    step: int
+    revision: AdapterRevision
+    metrics: StepMetrics
+    seconds: StepSeconds
+
+
+class StepProgress(Contract):
+    """Answer of the query `progress` of a TrainStep."""
+
+    step: int
+    generating_version: int
+    phase: Literal["rollout", "reward", "turn", "select", "train", "snapshot", "done"]
+    groups: int
+    groups_sampled: int
+    groups_scored: int
+
+
+class EvaluateInput(Contract):
+    spec: JobSpec
+    started: Started
+    revision: AdapterRevision
+
+
+class EvaluationProgress(Contract):
+    """Answer of the query `progress` of an Evaluate. Every held-out prompt is two groups: sampled, greedy."""
+
+    version: int
+    groups: int
+    groups_sampled: int
+    groups_scored: int
+
+
+class JobState(Contract):
+    """What a TrainJob carries over continue-as-new.
+
+    Attributes:
+        recent: the last K+1 committed revisions, oldest first; what open steps are generated from.
+        next_step: that has not been opened.
+    """
+
+    started: Started
+    recent: tuple[AdapterRevision, ...]
+    next_step: int
+    paused: bool
+    stopping: bool
+    evaluations: tuple[EvaluationResult, ...]
+    last: StepResult | None
+
+
+class JobResult(Contract):
+    """Result of a TrainJob.
+
+    Attributes:
+        outcome: `completed` after all steps, `stopped` after the signal `stop`.
+        evaluations: of the first and the last version, when evaluation is on; what was evaluated
+            between them is in the object store.
+    """
+
+    outcome: Literal["completed", "stopped"]
+    revision: AdapterRevision
+    evaluations: tuple[EvaluationResult, ...]
+
+
+class JobProgress(Contract):
+    """Answer of the query `progress` of a TrainJob.
+
+    Attributes:
+        version: newest committed; None before version 0.
+        open_steps: that have started and not ended, lowest first.
+        evaluations: the first and the latest.
+        last: the step that was committed last.
+    """
+
+    state: Literal["starting", "evaluating", "training", "paused", "stopping", "done"]
+    steps: int
+    version: int | None
+    open_steps: tuple[int, ...]
+    evaluations: tuple[EvaluationResult, ...]
+    last: StepResult | None

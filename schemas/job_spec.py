@@ -1,0 +1,218 @@
+"""The job spec: everything that decides a training run, as a person writes it in YAML or JSON."""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from .contract import Contract, Digest, Document, Label
+from .names import JobKey
+from .problems import in_words
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class LoraSpec(Contract):
+    """The low-rank adapter that is trained (Hu et al., arXiv 2106.09685)."""
+
+    rank: Annotated[int, Field(ge=1, le=512)] = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+    """Last parts of the names of the linear layers that get an adapter."""
+
+    @property
+    def scale(self) -> float:
+        """What the product B·A is multiplied with."""
+        return self.alpha / self.rank
+
+
+class ReasoningGymEnvironment(Contract):
+    """A task of the `reasoning-gym` package, scored by the task's own scorer."""
+
+    kind: Literal["reasoning-gym"]
+    task: Annotated[str, Field(min_length=1)]
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Passed to the task's configuration, for example `{min_terms: 2, max_terms: 2}`."""
+    pool: Annotated[int, Field(ge=2, le=1_000_000)] = 1000
+    """How many entries are generated; entries with the same question are kept once."""
+    data_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    answer: Literal["raw", "last-number", "last-line"] = "raw"
+    """What of the completion is given to the scorer."""
+    system: str | None = None
+    suffix: str = ""
+    """Text that is put after every question."""
+
+
+class JsonlEnvironment(Contract):
+    """A JSONL file of OpenAI-style messages and a reward function.
+
+    Every line is an object with `messages`, a list of `{role, content}`; the function is given every
+    other field of the line unchanged.
+    """
+
+    kind: Literal["jsonl"]
+    path: Annotated[str, Field(min_length=1)]
+    """As the CPU workers see it. It is read once, at the start of the job."""
+    reward: str
+    """`module:function`, importable by the CPU workers."""
+
+    @model_validator(mode="after")
+    def _reward_is_a_function_name(self) -> Self:
+        if not _FUNCTION.match(self.reward):
+            raise ValueError(
+                f"reward is {self.reward!r}; write module:function, for example rewards.math:exact"
+            )
+        return self
+
+
+Environment = Annotated[ReasoningGymEnvironment | JsonlEnvironment, Field(discriminator="kind")]
+
+
+class RewardLimits(Contract):
+    """What one call of the scorer may use, and what its failures lead to."""
+
+    cpu_seconds: Annotated[float, Field(ge=0.01, le=86_400)] = 10.0
+    """Counted by the child process that runs the reward, so a busy machine changes no outcome."""
+    wall_seconds: Annotated[float, Field(ge=0.01, le=86_400)] = 60.0
+    """A call that lasts longer is ended and tried again."""
+    memory_mb: Annotated[int, Field(ge=128, le=10_000_000)] = 2048
+    attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    """Tries before a wall limit or a lost process counts as the sample's failure."""
+    max_failed_share: Fraction = 0.5
+    """The job stops when more than this share of a step's samples failed."""
+
+
+class SamplingSpec(Contract):
+    """How trajectories are drawn. The whole of the model's distribution at `temperature` is sampled."""
+
+    groups_per_step: Annotated[int, Field(ge=1, le=4096)]
+    samples_per_group: Annotated[int, Field(ge=1, le=1024)]
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    max_prompt_tokens: Positive = 512
+    max_tokens: Positive = 512
+    """Longest completion; a longer one is cut and has finish reason `length`."""
+    slots: Annotated[int, Field(ge=16, le=1024, multiple_of=16)] = 32
+    """Sequences that decode in one batch. A fixed shape is what makes a sample's bytes its own."""
+
+    @property
+    def context(self) -> int:
+        """Cache length per slot: prompt and completion, rounded up to whole blocks of 32 tokens."""
+        return -(-(self.max_prompt_tokens + self.max_tokens) // 32) * 32
+
+
+class ObjectiveSpec(Contract):
+    """The policy objective; formulas and sources stand in `engines/objectives.py`."""
+
+    name: Literal["grpo", "dr_grpo"] = "grpo"
+    clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    clip_high: Annotated[float, Field(ge=0)] = 0.2
+
+
+class OptimizerSpec(Contract):
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101) with the gradient clipped by its global norm."""
+
+    learning_rate: Annotated[float, Field(ge=0)] = 1e-4
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = 4096
+    """Most tokens in one forward pass, padding included; it bounds memory and changes no gradient."""
+
+
+class EvaluationSpec(Contract):
+    """Held-out prompts are kept out of training and scored before the first and after the last step."""
+
+    prompts: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """How many prompts are held out; 0 turns evaluation off."""
+    samples: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Samples per prompt at the training temperature (avg@k); greedy decoding is always added."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Also evaluate each time this many steps have been committed; 0 is never."""
+
+
+class DurabilitySpec(Contract):
+    """How soon a lost worker is noticed, and how long the job waits for a capable one."""
+
+    heartbeat_seconds: Annotated[float, Field(ge=1, le=3600)] = 10.0
+    """A worker that says nothing for so long has lost its work to another."""
+    give_up_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24 * 7.0
+    """Longest that one activity may take, with all its retries and all its waiting for workers."""
+    fingerprint: Literal["require", "accept"] = "require"
+    """`require`: only workers with the processor kind and versions that began the job go on with it.
+    `accept`: any worker may; the manifests show which did."""
+
+
+class JobSpec(Document):
+    """One training job.
+
+    Raises:
+        pydantic.ValidationError: with the path of every wrong field, its value and what is allowed.
+    """
+
+    tenant: Label
+    job: Label
+    model: Annotated[str, Field(min_length=1)]
+    """A name of `marlaas.engines.base_model`, a local folder in Hugging Face format, or a hub id."""
+    steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """K: training at version t uses trajectories of version t-K. 0 is synchronous RL."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    lora: LoraSpec = LoraSpec()
+    environment: Environment
+    rewards: RewardLimits = RewardLimits()
+    sampling: SamplingSpec
+    objective: ObjectiveSpec = ObjectiveSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+    durability: DurabilitySpec = DurabilitySpec()
+
+    @model_validator(mode="after")
+    def _targets_named_once(self) -> Self:
+        targets = self.lora.targets
+        if len(set(targets)) != len(targets):
+            raise ValueError(f"lora.targets names a layer twice: {', '.join(targets)}")
+        return self
+
+    @property
+    def key(self) -> JobKey:
+        return JobKey(tenant=self.tenant, job=self.job)
+
+    @property
+    def digest(self) -> Digest:
+        """sha256 of the spec with its defaults filled in."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+
+class InvalidJobSpec(ValueError):
+    """A spec that can't be run; the message has a line for every wrong field."""
+
+
+def parse_job_spec(data: Any) -> JobSpec:
+    """Checks a spec as it came from YAML, JSON or Python.
+
+    Raises:
+        InvalidJobSpec: when anything in it is not allowed.
+    """
+    if not isinstance(data, dict):
+        raise InvalidJobSpec(f"a job spec is a mapping of fields, not {data!r}")
+    try:
+        return JobSpec.model_validate_json(json.dumps(data))
+    except (TypeError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise InvalidJobSpec(f"the job spec is not made of plain JSON values: {error}") from error
+        problems = [f"  {in_words(one, JobSpec)}" for one in error.errors()]
+        raise InvalidJobSpec("\n".join(["the job spec is not valid:", *problems])) from None

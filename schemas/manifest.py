@@ -1,0 +1,153 @@
+"""What a job commits: the claim of its name, and one manifest per policy version."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .contract import BlobRef, Contract, Digest, Document
+from .job_spec import JobSpec
+from .names import JobKey
+
+
+class Fingerprint(Contract):
+    """What must be equal for two workers to compute the same bytes.
+
+    Attributes:
+        device: the processor kind, for example `cpu x86_64 avx512` or `cuda NVIDIA H200`.
+        torch: version of torch.
+        transformers: version of transformers.
+        dtype: of weights and arithmetic, for example `float32`.
+        base: sha256 over the base model's configuration, tokenizer and weights.
+    """
+
+    device: str
+    torch: str
+    transformers: str
+    dtype: str
+    base: Digest
+
+
+class AdapterRevision(Contract):
+    """A committed policy version: what samplers and trainers are pointed at.
+
+    Attributes:
+        version: number of optimizer steps that it has seen.
+        manifest: sha256 of the manifest's bytes.
+        adapter: LoRA tensors, as safetensors with PEFT's names.
+        optimizer: training state that goes with them (moments and step count), as safetensors.
+    """
+
+    version: Annotated[int, Field(ge=0)]
+    manifest: Digest
+    adapter: BlobRef
+    optimizer: BlobRef
+
+
+class StepMetrics(Contract):
+    """What one step reports.
+
+    Attributes:
+        reward_mean: over the samples with a reward; None when there are none.
+        reward_std: likewise, population standard deviation.
+        loss: near 0 in the first update on fresh samples by construction; watch the reward instead.
+        grad_norm: before clipping.
+        ratio_mean: mean importance ratio over the trained tokens: those that the policy produced in
+            samples with an advantage other than 0. The others have no gradient and are not computed.
+        clipped_share: share of trained tokens whose gradient the clip removed.
+        logprob_gap_mean: over the trained tokens, the mean absolute difference, in nats, between the
+            sampler's log-probability and the trainer's of the same token before the update. With
+            staleness it includes the policy's change.
+        logprob_gap_max: the largest such difference.
+        zero_variance_share: of the groups that have a reward, the share whose rewards are all equal.
+        groups: in the batch, failed ones included.
+        failed_groups: that had weight 0.
+        failed_samples: without a reward.
+        samples: in the batch.
+        prompt_tokens: summed over samples.
+        completion_tokens: that the policy produced.
+        truncated_share: share of samples with finish reason `length`.
+        staleness_max: training version less generating version, the largest in the batch.
+        skipped: True when there was no signal (every advantage 0) or something was not finite, so that
+            neither weights nor optimizer changed; `skip_reason` says which. Then the loss, the norm, the
+            ratio, the gaps and `clipped_share` are 0.
+        train_seconds: time of the training computation.
+    """
+
+    reward_mean: float | None
+    reward_std: float | None
+    loss: float
+    grad_norm: float
+    ratio_mean: float
+    clipped_share: float
+    logprob_gap_mean: float
+    logprob_gap_max: float
+    zero_variance_share: float
+    groups: int
+    failed_groups: int
+    failed_samples: int
+    samples: int
+    prompt_tokens: int
+    completion_tokens: int
+    truncated_share: float
+    staleness_max: int
+    skipped: bool
+    skip_reason: str | None = None
+    train_seconds: float
+
+
+class Manifest(Document):
+    """Commits a policy version. A version exists if and only if its manifest does.
+
+    Attributes:
+        parent: digest of the previous version's manifest; None for version 0.
+        batch: trained on to get here; None for version 0.
+        metrics: of the step that led here; None for version 0.
+        fingerprint: of the worker that computed the version.
+    """
+
+    key: JobKey
+    version: Annotated[int, Field(ge=0)]
+    parent: Digest | None
+    spec_digest: Digest
+    adapter: BlobRef
+    optimizer: BlobRef
+    batch: BlobRef | None
+    metrics: StepMetrics | None
+    fingerprint: Fingerprint
+
+
+class JobDocument(Document):
+    """job.json: whoever puts it first owns the job's name, for good.
+
+    Attributes:
+        first_run_id: of the TrainJob workflow's first run; continue-as-new and retries keep it.
+    """
+
+    spec: JobSpec
+    spec_digest: Digest
+    first_run_id: str
+
+
+class EvaluationDocument(Document):
+    """Held-out scores of one policy version.
+
+    Attributes:
+        version: that was evaluated; every sample is from it.
+        prompts: number of held-out prompts.
+        samples: per prompt, at the training temperature.
+        accuracy: avg@samples, the share of samples that are right, failed samples counting as wrong.
+        greedy_accuracy: share of prompts whose greedy completion is right.
+        reward_mean: mean reward of the samples; None when all of them failed.
+        failed_samples: without a reward, greedy ones included.
+        greedy_completions: token ids of every prompt's greedy completion, by prompt.
+    """
+
+    key: JobKey
+    version: Annotated[int, Field(ge=0)]
+    prompts: int
+    samples: int
+    accuracy: float
+    greedy_accuracy: float
+    reward_mean: float | None
+    failed_samples: int
+    greedy_completions: tuple[tuple[int, ...], ...]

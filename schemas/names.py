@@ -1,0 +1,85 @@
+"""Every name that two parts of the system must agree on: workflow ids, groups, subjects, object keys."""
+
+from .contract import Contract, Digest, Label
+
+TASK_QUEUE = "marlaas"
+"""Workflow tasks: what `temporal workflow start --task-queue` is given."""
+CPU_QUEUE = "marlaas-cpu"
+"""Rewards, selection, snapshots and the bookkeeping of a job."""
+SAMPLE_QUEUE = "marlaas-sample"
+"""Rollouts. Apart from the train queue, so that training never queues behind rollouts."""
+TRAIN_QUEUE = "marlaas-train"
+
+
+class JobKey(Contract):
+    """Names one job; both parts are DNS labels."""
+
+    tenant: Label
+    job: Label
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.job}"
+
+    @property
+    def workflow_id(self) -> str:
+        """Id of the TrainJob workflow."""
+        return f"{self.tenant}/{self.job}"
+
+    def step_id(self, step: int) -> str:
+        """Id of the TrainStep workflow of a step."""
+        return f"{self}/step/{step:08d}"
+
+    def evaluation_id(self, version: int) -> str:
+        """Id of the Evaluate workflow of a policy version."""
+        return f"{self}/evaluation/{version:08d}"
+
+    @property
+    def bucket(self) -> str:
+        """One bucket per tenant. The prefix keeps short tenant names valid as bucket names."""
+        return f"marlaas-{self.tenant}"
+
+    @property
+    def stream(self) -> str:
+        """Name of the job's JetStream stream. '_' is in no DNS label, so no two jobs share a name."""
+        return f"marlaas_{self.tenant}_{self.job}"
+
+    @property
+    def subjects(self) -> str:
+        """Filter that matches every subject of the job."""
+        return f"marlaas.{self.tenant}.{self.job}.>"
+
+    def trajectory_subject(self, group: str, sample: int) -> str:
+        return f"marlaas.{self.tenant}.{self.job}.trajectory.{group}.{sample}"
+
+    def trajectory_filter(self, group: str) -> str:
+        """Matches the trajectories of every sample of a group."""
+        return f"marlaas.{self.tenant}.{self.job}.trajectory.{group}.*"
+
+    def scored_subject(self, group: str) -> str:
+        return f"marlaas.{self.tenant}.{self.job}.scored.{group}"
+
+    @property
+    def job_document(self) -> str:
+        """Object key of job.json, whose conditional put claims the job's name."""
+        return f"jobs/{self.job}/job.json"
+
+    def manifest_key(self, version: int) -> str:
+        return f"jobs/{self.job}/manifests/{version:08d}.json"
+
+    def evaluation_key(self, version: int) -> str:
+        return f"jobs/{self.job}/evaluations/{version:08d}.json"
+
+
+def blob_key(digest: Digest) -> str:
+    """Object key of a content-addressed blob."""
+    return f"blobs/{digest[:2]}/{digest}"
+
+
+def training_group(step: int, index: int) -> str:
+    """Id of the group at `index` in the set dispatched for `step`."""
+    return f"train-{step:08d}-{index:05d}"
+
+
+def evaluation_group(version: int, index: int, *, greedy: bool) -> str:
+    """Id of the group of held-out prompt `index` sampled from policy `version`."""
+    return f"{'greedy' if greedy else 'sampled'}-{version:08d}-{index:05d}"

@@ -1,0 +1,84 @@
+"""Validation errors in words: the field's path, its value, and what is allowed there."""
+
+import difflib
+import inspect
+import json
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from .contract import LABEL_PATTERN
+
+_IN_WORDS = {LABEL_PATTERN: "should be a DNS label: 1 to 63 of a-z, 0-9 and '-', with no '-' at either end"}
+
+
+def in_words(error: ErrorDetails, model: type[BaseModel]) -> str:
+    """One error of the validation of `model`, in one line, with the path as the person wrote it."""
+    path, owner = _walk(model, error["loc"])
+    where = ".".join(path)
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return f"{where} is missing"
+        case "extra_forbidden":
+            return f"{where} is not a known field{_suggestion(path[-1], owner)}"
+        case "value_error" | "assertion_error":
+            # Raised by our validators, whose text names the value.
+            text = f"{context.get('error', error['msg'])}"
+            return f"{where}: {text}" if where else text
+        case "union_tag_not_found":
+            return f"{where}.{_bare(context['discriminator'])} is missing; it says which fields there are"
+        case "union_tag_invalid":
+            kind = _bare(context["discriminator"])
+            return f"{where}.{kind} is {_short(context['tag'])}: should be one of {context['expected_tags']}"
+        case "string_pattern_mismatch" if context["pattern"] in _IN_WORDS:
+            allowed = _IN_WORDS[context["pattern"]]
+        case _:
+            allowed = error["msg"].removeprefix("Input ")
+    return f"{where} is {_short(error['input'])}: {allowed}"
+
+
+def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
+    """The path without the tags that pydantic puts after a union's name, and the model of its last field."""
+    path: list[str] = []
+    models: list[type[BaseModel]] = [model]
+    owner: type[BaseModel] | None = model
+    for part in loc:
+        if tagged := [one for one in models if part in _tags(one)]:
+            models = tagged
+            continue
+        owner = models[0] if len(models) == 1 else None
+        field = owner.model_fields.get(str(part)) if owner else None
+        models = _models(field.annotation) if field else []
+        path.append(str(part))
+    return path, owner
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    """What the field `kind` may be: the tags of a variant of a union."""
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation) if kind else ()
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for one in get_args(annotation) for model in _models(one)]
+
+
+def _suggestion(name: str, owner: type[BaseModel] | None) -> str:
+    if owner is None:
+        return ""
+    known = list(owner.model_fields)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; the fields here are {', '.join(known)}"
+
+
+def _bare(discriminator: str) -> str:
+    return discriminator.strip("'")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,90 @@
+"""Trajectories and scored groups: the messages of a job's trajectory stream."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from .contract import Contract, Digest, Document
+
+
+class Trajectory(Document):
+    """One sample of one group: what the policy was shown, what it produced, and how likely that was.
+
+    Attributes:
+        group: id of the group.
+        sample: index within the group, from 0.
+        prompt_index: row of the job's dataset.
+        version: policy version that produced every token of the mask.
+        adapter: digest of that version's adapter blob.
+        token_ids: prompt and completion, exactly as the model was given and produced them.
+        mask: 1 where the policy produced the token, else 0; as long as `token_ids`.
+        logprobs: log-probability of each token under the distribution that it was drawn from
+            (natural logarithm, after the temperature); 0.0 where the mask is 0.
+        finish_reason: `stop` when a stop token (kept as the last token) ended the completion,
+            `length` when the token limit did, `failed` when the sampler could not produce it.
+        text: the completion decoded for the reward, without special tokens; never tokenised again.
+        failure: why it failed; only with finish reason `failed`, whose mask is 0 everywhere.
+    """
+
+    group: str
+    sample: Annotated[int, Field(ge=0)]
+    prompt_index: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0)]
+    adapter: Digest
+    token_ids: list[int]
+    mask: list[Literal[0, 1]]
+    logprobs: list[float]
+    finish_reason: Literal["stop", "length", "failed"]
+    text: str
+    failure: str | None = None
+
+    @model_validator(mode="after")
+    def _aligned(self) -> Self:
+        if not len(self.token_ids) == len(self.mask) == len(self.logprobs):
+            raise ValueError(
+                f"token_ids, mask and logprobs have lengths {len(self.token_ids)}, {len(self.mask)} and "
+                f"{len(self.logprobs)}; they must be equal"
+            )
+        if (self.finish_reason == "failed") != (self.failure is not None):
+            raise ValueError("failure is given exactly when finish_reason is 'failed'")
+        if self.finish_reason == "failed" and any(self.mask):
+            raise ValueError("a failed trajectory has mask 0 everywhere")
+        return self
+
+
+class ScoredSample(Contract):
+    """The reward of one sample, or why there is none.
+
+    Attributes:
+        stream_sequence: of the trajectory, in the job's stream.
+        reward: None when the sample failed; such a sample has weight 0 and is no part of its
+            group's statistics.
+        failure: why there is no reward; None otherwise.
+    """
+
+    sample: Annotated[int, Field(ge=0)]
+    stream_sequence: Annotated[int, Field(ge=1)]
+    reward: float | None
+    failure: str | None = None
+
+    @model_validator(mode="after")
+    def _reward_or_failure(self) -> Self:
+        if (self.reward is None) == (self.failure is None):
+            raise ValueError("a scored sample has either a reward or a failure")
+        return self
+
+
+class ScoredGroup(Document):
+    """The one message that ends every dispatched group.
+
+    Attributes:
+        status: `failed` when fewer than two samples have a reward (one, for groups of one sample).
+        reason: why the group failed; None when it is ok.
+        samples: in order of their index.
+    """
+
+    group: str
+    prompt_index: Annotated[int, Field(ge=0)]
+    status: Literal["ok", "failed"]
+    reason: str | None = None
+    samples: tuple[ScoredSample, ...]

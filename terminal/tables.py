@@ -1,0 +1,86 @@
+"""Lists of jobs and the state of the stack as tables: framed on a terminal, plain columns in a pipe."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..jobs.snapshot import JobSnapshot
+from ..workers.stack_status import StackStatus
+from .words import duration, number, outcome, position
+
+_PIPE_WIDTH = 10_000
+"""Columns of a pipe: nothing is cut or wrapped there."""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """The console for stdout or stderr, whether that is a terminal or not."""
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+
+
+def jobs_table(snapshots: Sequence[JobSnapshot]) -> Table:
+    """One row for each job."""
+    return _table(
+        ("JOB", "STATE", "STEP", "REWARD", "STARTED", "NOTE"),
+        (
+            (
+                str(one.job),
+                one.state,
+                position(one),
+                number(_reward(one)),
+                f"{one.started.astimezone():%Y-%m-%d %H:%M}",
+                _note(one),
+            )
+            for one in snapshots
+        ),
+    )
+
+
+def processes_table(status: StackStatus) -> Table:
+    """One row for each process of the embedded stack."""
+    return _table(
+        ("PROCESS", "PID", "STATE", "UP", "RESTARTS", "ADDRESS"),
+        (
+            (
+                one.role,
+                str(one.pid or "–"),
+                one.state,
+                "–" if one.uptime is None else duration(one.uptime),
+                str(one.restarts),
+                one.address or "",
+            )
+            for one in status.processes
+        ),
+    )
+
+
+def servers_table(status: StackStatus) -> Table:
+    """One row for each server, embedded or not."""
+    return _table(
+        ("SERVER", "ADDRESS", "REACHABLE"),
+        (
+            (one.server, one.address or "–", "yes" if one.is_reachable else f"no: {one.problem}")
+            for one in status.servers
+        ),
+    )
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _reward(snapshot: JobSnapshot) -> float | None:
+    last = snapshot.progress.last if snapshot.progress else None
+    return last.metrics.reward_mean if last else None
+
+
+def _note(snapshot: JobSnapshot) -> str:
+    note = str(snapshot.problems[0]) if snapshot.problems else outcome(snapshot) if snapshot.is_over else ""
+    return " ".join(note.split())

@@ -1,0 +1,80 @@
+"""Figures and states as people read them."""
+
+from datetime import timedelta
+
+from ..jobs.snapshot import JobSnapshot, OpenEvaluation, OpenStep
+from ..schemas.events import StepProgress, StepResult
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure, or a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def count(value: float) -> str:
+    """A count with thousands apart."""
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def duration(time: timedelta | float) -> str:
+    """Seconds, or minutes and seconds, or hours and minutes."""
+    seconds = round(time.total_seconds() if isinstance(time, timedelta) else time)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def position(snapshot: JobSnapshot) -> str:
+    """How many of its steps a job has committed."""
+    done = "–" if snapshot.version is None else str(snapshot.version)
+    return f"{done}/{'–' if snapshot.steps is None else snapshot.steps}"
+
+
+def step_phase(step: OpenStep) -> str:
+    """What an open step is at, with its groups."""
+    if step.progress is None or step.progress.phase in ("rollout", "reward"):
+        return groups_done(step)
+    return f"waits for version {step.step}" if step.progress.phase == "turn" else step.progress.phase
+
+
+def groups_done(work: OpenStep | OpenEvaluation) -> str:
+    """How many groups of a set are sampled and scored."""
+    if work.progress is None:
+        return "does not answer"
+    phase = work.progress.phase if isinstance(work.progress, StepProgress) else "sampling"
+    return (
+        f"{phase}: {work.groups_sampled} sampled, {work.progress.groups_scored} scored "
+        f"of {work.progress.groups} groups"
+    )
+
+
+def step_report(result: StepResult) -> str:
+    """What a step has come to, in one line."""
+    metrics, seconds = result.metrics, result.seconds
+    parts = [
+        f"reward {number(metrics.reward_mean)}",
+        f"{count(metrics.completion_tokens)} tokens",
+        f"staleness {metrics.staleness_max}",
+        f"{seconds.total:.1f} s (rollout {seconds.rollout:.1f}, reward {seconds.reward:.1f}, "
+        f"train {seconds.train:.1f})",
+    ]
+    if metrics.failed_samples:
+        parts.append(f"{metrics.failed_samples} of {metrics.samples} samples failed")
+    if metrics.skipped:
+        parts.append(f"no update: {metrics.skip_reason}")
+    return ", ".join(parts)
+
+
+def outcome(snapshot: JobSnapshot) -> str:
+    """How a job ended, in one line."""
+    if snapshot.result is None:
+        why = f": {snapshot.failure}" if snapshot.failure not in (None, snapshot.status) else ""
+        return f"{snapshot.status}{why}"
+    scores = [
+        f"held-out accuracy of version {one.version}: {one.accuracy:.3f} (greedy {one.greedy_accuracy:.3f})"
+        for one in snapshot.result.evaluations
+    ]
+    return "; ".join([f"{snapshot.state} at version {snapshot.version}", *scores])

@@ -1,0 +1,95 @@
+"""Engines and rewards that do as a test says, behind the protocols of `activities.engines`."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from marlaas.activities.engines import EngineFailure
+from marlaas.environments.scoring import Score
+from marlaas.schemas.dataset import Row
+from marlaas.schemas.engine_calls import (
+    Completion,
+    InitialiseCall,
+    Initialised,
+    SampleCall,
+    SampledGroup,
+    TrainCall,
+    Trained,
+)
+from marlaas.schemas.job_spec import Environment, RewardLimits
+from marlaas.schemas.names import JobKey
+from marlaas.tests.noop_activities import FINGERPRINT, METRICS
+
+
+class ListedSampler:
+    """Says each sample's seed; ends with a lost process after `lives` groups."""
+
+    def __init__(self, lives: int | None = None) -> None:
+        self.calls: list[SampleCall] = []
+        self.lives = lives
+        self.failing: set[int] = set()
+
+    async def sample(self, call: SampleCall) -> AsyncGenerator[SampledGroup]:
+        self.calls.append(call)
+        for count, group in enumerate(call.groups):
+            if self.lives is not None and count >= self.lives:
+                raise EngineFailure("EngineProcessDied", "the sampler was killed")
+            await asyncio.sleep(0)
+            yield SampledGroup(
+                group=group.group,
+                prompt_ids=(1, 2),
+                completions=tuple(self._completion(one.sample, one.seed) for one in group.samples),
+            )
+
+    def _completion(self, sample: int, seed: int) -> Completion:
+        if sample in self.failing:
+            return Completion(
+                sample=sample,
+                token_ids=(7,),
+                logprobs=(-0.5,),
+                finish_reason="failed",
+                text="",
+                failure="the logits are not finite",
+            )
+        return Completion(
+            sample=sample,
+            token_ids=(seed % 97, 3),
+            logprobs=(-0.25, -0.125),
+            finish_reason="stop",
+            text=str(seed % 97),
+        )
+
+
+class ListedScorer:
+    """Scores with a function of (row, completion)."""
+
+    def __init__(self, score: Callable[[Row, str], Score]) -> None:
+        self._score = score
+        self.calls = 0
+
+    async def check(self, job: JobKey, environment: Environment) -> None:
+        return None
+
+    async def score(
+        self, job: JobKey, environment: Environment, limits: RewardLimits, row: Row, completion: str
+    ) -> Score:
+        self.calls += 1
+        await asyncio.sleep(0.01)
+        return self._score(row, completion)
+
+
+class ListedTrainer:
+    """Writes files that say what they were made from."""
+
+    async def initialise(self, call: InitialiseCall) -> Initialised:
+        for name in ("adapter", "optimizer"):
+            Path(call.out, f"{name}.safetensors").write_text(f"{name} {call.spec.seed}")
+        return Initialised(fingerprint=FINGERPRINT)
+
+    async def train(self, call: TrainCall) -> Trained:
+        adapter = Path(call.adapter_path).read_text()
+        Path(call.out, "adapter.safetensors").write_text(
+            f"{adapter}+{len(Path(call.batch_path).read_bytes())}"
+        )
+        Path(call.out, "optimizer.safetensors").write_text(f"moments of {call.version}")
+        return Trained(fingerprint=FINGERPRINT, metrics=METRICS)

@@ -1,0 +1,231 @@
+"""Gradients of packed training against plain PEFT, one sequence at a time."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from marlaas.engines import base_model
+from marlaas.engines.base_model import BaseModel
+from marlaas.engines.packing import pack
+from marlaas.engines.policy_gradient import TrainedTokens, accumulate_policy_gradient, find_signal
+from marlaas.schemas.batch import Batch
+from marlaas.schemas.job_spec import JobSpec
+from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec, random_batch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model with a random adapter whose B is not zero, so that every factor matters."""
+
+    peft: PeftModel
+    parameters: dict[str, nn.Parameter]
+
+    @classmethod
+    def on(cls, model: PreTrainedModel) -> "Policy":
+        lora = make_spec().lora
+        torch.manual_seed(3)
+        config = LoraConfig(r=lora.rank, lora_alpha=cast(int, lora.alpha), target_modules=list(lora.targets))
+        peft = cast(PeftModel, get_peft_model(cast(Any, model), config)).eval()
+        parameters = {name: p for name, p in peft.named_parameters() if p.requires_grad}
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                if ".lora_B." in name:
+                    parameter.normal_(0, 0.02)
+        return cls(peft, parameters)
+
+    def logprobs(self, batch: Batch, temperature: float) -> list[torch.Tensor]:
+        """Of all tokens but each sequence's first, in a forward pass per sequence, with gradients."""
+        found: list[torch.Tensor] = []
+        for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+            ids = torch.from_numpy(batch.token_ids[start:stop].astype(np.int64))[None]
+            logits = self.peft(input_ids=ids).logits[0, :-1] / temperature
+            found.append(torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0])
+        return found
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Takes the gradients that were accumulated."""
+        taken: dict[str, torch.Tensor] = {}
+        for name, parameter in self.parameters.items():
+            assert parameter.grad is not None
+            taken[name] = parameter.grad
+            parameter.grad = None
+        return taken
+
+    def train(self, spec: JobSpec, batch: Batch) -> tuple[TrainedTokens, dict[str, torch.Tensor]]:
+        """What the system computes."""
+        model = cast(PreTrainedModel, self.peft.get_base_model())
+        tokens = accumulate_policy_gradient(model, spec, batch, find_signal(spec, batch))
+        return tokens, self.gradients()
+
+
+def reference(policy: Policy, spec: JobSpec, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient as the papers write them: plain loops, nothing shared, nothing skipped."""
+    advantages = np.zeros(len(batch.valid))
+    for group in set(batch.group.tolist()):
+        members = [i for i in range(len(batch.valid)) if batch.group[i] == group and batch.valid[i]]
+        rewards = [float(batch.rewards[i]) for i in members]
+        for i in members if len(members) > 1 else []:
+            mean = sum(rewards) / len(rewards)
+            deviation = (sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1)) ** 0.5
+            advantages[i] = batch.rewards[i] - mean
+            if spec.objective.name == "grpo":
+                advantages[i] /= deviation + 1e-6
+    low, high = 1 - spec.objective.clip_low, 1 + spec.objective.clip_high
+    sums: list[torch.Tensor] = []
+    for i, logprobs in enumerate(policy.logprobs(batch, spec.sampling.temperature)):
+        start, stop = batch.offsets[i], batch.offsets[i + 1]
+        own = [t for t in range(int(stop - start)) if batch.mask[start + t]]
+        if not batch.valid[i] or not own:
+            continue
+        ratios = [torch.exp(logprobs[t - 1] - float(batch.logprobs[start + t])) for t in own]
+        terms = [torch.min(r * advantages[i], r.clamp(low, high) * advantages[i]) for r in ratios]
+        length = len(own) if spec.objective.name == "grpo" else spec.sampling.max_tokens
+        sums.append(torch.stack(terms).sum() / length)
+    loss = -torch.stack(sums).sum() / len(sums)
+    loss.backward()
+    return loss.item(), policy.gradients()
+
+
+def near_the_policy(policy: Policy, batch: Batch, temperature: float, noise: float = 0.2) -> Batch:
+    """The batch as a sampler with a similar policy reports it, so that some tokens are clipped."""
+    draw = np.random.default_rng(8)
+    own = np.zeros(len(batch.mask), np.float32)
+    with torch.no_grad():
+        for start, values in zip(batch.offsets[:-1], policy.logprobs(batch, temperature), strict=True):
+            own[start + 1 : start + 1 + len(values)] = values.numpy()
+    noisy = own + draw.normal(0, noise, len(own)).astype(np.float32)
+    return replace(batch, logprobs=(noisy * batch.mask).astype(np.float32))
+
+
+def odd_batch() -> Batch:
+    """What a real step contains: prompts of several lengths, failures, empty, truncated, equal rewards."""
+    return make_batch(
+        [
+            ([5, 6, 7, 8], [Sample([9, 10, 2], 1.0), Sample([11, 2], 0.0), Sample([12, 13, 14], 0.5)]),
+            (list(range(20, 33)), [Sample([40, 41, 2], 1.0), Sample([42], None), Sample([43, 44], 0.25)]),
+            ([5], [Sample([6] * 12, 0.0, truncated=True), Sample([7, 2], 1.0), Sample([], 0.0)]),
+            ([5, 6], [Sample([9, 9], 1.0), Sample([8, 2], 1.0), Sample([7], 1.0)]),
+            ([9, 8, 7], [Sample([50, 51], None), Sample([52], None), Sample([53], 1.0)]),
+            ([3] * 6, [Sample([60, 61, 62, 63, 64], 1.0, mask=[1, 1, 0, 0, 1]), Sample([65, 2], 0.0)]),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def precise(tiny: BaseModel) -> Policy:
+    """float64 throughout. Llama's own norm rounds to float32 on the way, which turns differences of 1e-16
+    between equal computations of other shapes into 1e-8."""
+    model = base_model.load(tiny.folder, dtype=torch.float64).model
+    for name, module in list(model.named_modules()):
+        if isinstance(module, LlamaRMSNorm):
+            norm = nn.RMSNorm(module.weight.shape[0], eps=module.variance_epsilon, dtype=torch.float64)
+            norm.weight = module.weight
+            model.set_submodule(name, norm)
+    return Policy.on(model)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("budget", [1, 40, 4096])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_float64_gradients_equal_the_reference(
+    precise: Policy, name: str, budget: int, temperature: float
+) -> None:
+    spec = make_spec(
+        objective={"name": name, "clip_low": 0.1, "clip_high": 0.28},
+        sampling={"groups_per_step": 6, "samples_per_group": 3, "max_tokens": 12, "temperature": temperature},
+        optimizer={"micro_batch_tokens": budget},
+    )
+    batch = near_the_policy(precise, odd_batch(), temperature)
+    loss, gradients = reference(precise, spec, batch)
+
+    tokens, found = precise.train(spec, batch)
+
+    assert tokens.loss == pytest.approx(loss, abs=1e-9)
+    largest = max(float(g.abs().max()) for g in gradients.values())
+    assert largest > 1e-4
+    for key, gradient in gradients.items():
+        np.testing.assert_allclose(
+            found[key].numpy(), gradient.numpy(), rtol=0, atol=1e-9 * max(1.0, largest)
+        )
+
+
+def split_differences(policy: Policy, batch: Batch, budgets: list[int]) -> list[float]:
+    """For each budget but the first, the largest difference of a gradient, over the largest gradient."""
+    runs = [policy.train(make_spec(optimizer={"micro_batch_tokens": budget}), batch)[1] for budget in budgets]
+    largest = max(float(g.abs().max()) for g in runs[0].values())
+    return [max(float((run[key] - runs[0][key]).abs().max()) for key in run) / largest for run in runs[1:]]
+
+
+ROW = 15
+"""Tokens in each of the eight rows of `eight_rows`: 7 of the prompt, 4 of each completion."""
+SPLITS = [8 * ROW, 4 * ROW, ROW]
+"""Budgets that give one micro-batch of 8 rows, two of 4 and eight of 1."""
+ALONE = 1
+"""A budget that gives every sequence a micro-batch of its own, so that no prompt is shared."""
+
+
+def eight_rows(vocabulary: int) -> Batch:
+    return random_batch(2, groups=8, samples=2, prompt=(7, 7), completion=(5, 5), vocabulary=vocabulary)
+
+
+def test_the_splits_are_what_they_are_called() -> None:
+    layouts = [pack(eight_rows(259), range(16), budget) for budget in [*SPLITS, ALONE]]
+    assert [[len(micro.token_ids) for micro in layout] for layout in layouts] == [
+        [8],
+        [4] * 2,
+        [1] * 8,
+        [1] * 16,
+    ]
+
+
+def test_micro_batch_splits_give_equal_gradients_in_float64(precise: Policy) -> None:
+    batch = near_the_policy(precise, eight_rows(259), 1.0)
+    assert max(split_differences(precise, batch, [*SPLITS, ALONE])) < 1e-10
+
+
+def test_micro_batch_splits_give_equal_gradients_in_float32(tiny: BaseModel) -> None:
+    policy = Policy.on(base_model.load(tiny.folder).model)
+    batch = near_the_policy(policy, eight_rows(259), 1.0)
+    assert max(split_differences(policy, batch, [*SPLITS, ALONE])) < 1e-5
+
+
+def test_what_has_no_advantage_is_not_computed(precise: Policy) -> None:
+    batch = near_the_policy(precise, odd_batch(), 1.0)
+    tokens, _ = precise.train(make_spec(), batch)
+    # Trained: all of group 0 but the middle reward, 2 of group 1, 2 of group 2 (one is empty), 2 of group 5.
+    sequences = np.searchsorted(batch.offsets, tokens.places, side="right") - 1
+    assert set(sequences.tolist()) == {0, 1, 3, 5, 6, 7, 15, 16}
+    assert (batch.mask[tokens.places] == 1).all()
+
+
+class TestSmolLM2:
+    """The same on a real model in float32."""
+
+    @pytest.fixture(scope="class")
+    def policy(self, smollm2_folder: Path) -> Policy:
+        return Policy.on(base_model.load(smollm2_folder).model)
+
+    @pytest.fixture(scope="class")
+    def batch(self, policy: Policy) -> Batch:
+        batch = random_batch(4, groups=3, samples=3, prompt=(10, 30), completion=(1, 14), vocabulary=49_000)
+        return near_the_policy(policy, batch, 0.8, noise=0.0)
+
+    def test_logprobs_equal_a_plain_forward_pass(self, policy: Policy, batch: Batch) -> None:
+        sampling = {"groups_per_step": 3, "samples_per_group": 3, "temperature": 0.8}
+        tokens, _ = policy.train(make_spec(sampling=sampling), batch)
+        gap = np.abs(tokens.new - batch.logprobs[tokens.places])
+        assert len(gap) == batch.mask.sum()
+        assert gap.max() < 2e-3
+        assert gap.mean() < 1e-4
+
+    def test_micro_batch_splits_give_equal_gradients(self, policy: Policy) -> None:
+        batch = near_the_policy(policy, eight_rows(49_000), 1.0)
+        assert max(split_differences(policy, batch, SPLITS)) < 1e-5

@@ -1,0 +1,124 @@
+"""Job files: what is read, and what is refused with which words."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from marlaas.jobs.errors import InvalidJobFile
+from marlaas.jobs.job_file import read_job_file
+from marlaas.schemas.job_spec import InvalidJobSpec, parse_job_spec
+
+Spec = Callable[..., dict[str, Any]]
+
+
+def written(folder: Path, text: str, name: str = "job.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_plain_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    text = "a: 5e-4\nb: no\nc: 1:30\nd: 010\ne: 2026-01-01\nf: .5\ng: ~\nh: true\ni: '12'\nj: -3\nk:\n"
+    assert read_job_file(written(tmp_path, text)) == {
+        "a": 5e-4,
+        "b": "no",
+        "c": "1:30",
+        "d": 10,
+        "e": "2026-01-01",
+        "f": 0.5,
+        "g": None,
+        "h": True,
+        "i": "12",
+        "j": -3,
+        "k": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("job.yaml", "a: 1\nb:\n  c: 1\n  c: 2\n", "line 4, column 3: c is given twice"),
+        ("job.yaml", "a: [1\nb: 2", "line 2, column 2"),
+        ("job.yaml", "1: 2", "line 1, column 1: the key 1 is not text"),
+        ("job.yaml", "a: !!python/object:os.system 1", "line 1, column 4"),
+        ("job.yaml", "a: \x01", "not YAML"),
+        ("job.json", '{"a": 1,\n "a": 2}', "a is given twice"),
+        ("job.json", '{"a": 1,\n b}', "line 2, column 2"),
+        ("job.toml", "a = 1", "*.yaml, *.yml or *.json"),
+    ],
+)
+def test_unreadable_files_are_refused_with_the_place(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    path = written(tmp_path, text, name)
+    with pytest.raises(InvalidJobFile) as caught:
+        read_job_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert problem in str(caught.value)
+
+
+def test_a_missing_file_and_one_of_other_bytes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidJobFile, match="no such file"):
+        read_job_file(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(InvalidJobFile, match="UTF-8"):
+        read_job_file(tmp_path / "latin.yaml")
+
+
+def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    path = written(
+        tmp_path / "jobs", "model: ../tiny\nenvironment: {kind: jsonl, path: rows.jsonl, reward: a:b}"
+    )
+    content = read_job_file(path)
+    assert content["model"] == str(tmp_path / "tiny")
+    assert content["environment"]["path"] == str(tmp_path / "jobs" / "rows.jsonl")
+    hub = read_job_file(written(tmp_path, "model: org/name"))
+    assert hub["model"] == "org/name"
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"tenant": "Acme_1"}, ["tenant is \"Acme_1\": should be a DNS label: 1 to 63 of a-z, 0-9 and '-'"]),
+        ({"step": 3}, ["step is not a known field; did you mean steps?"]),
+        ({"zzz": 3}, ["zzz is not a known field; the fields here are format, tenant, job"]),
+        ({"steps": "x"}, ['steps is "x": should be a valid integer']),
+        ({"steps": True}, ["steps is true: should be a valid integer"]),
+        ({"objective": {"name": "ppo"}}, ["objective.name is \"ppo\": should be 'grpo' or 'dr_grpo'"]),
+        ({"environment": {"kind": "gym"}}, ['environment.kind is "gym": should be one of']),
+        ({"environment": {"task": "x"}}, ["environment.kind is missing"]),
+        (
+            {"environment": {"kind": "jsonl", "path": "", "rewards": "a:b"}},
+            [
+                'environment.path is "": String should have at least 1 character',
+                "environment.reward is missing",
+                "environment.rewards is not a known field; did you mean reward?",
+            ],
+        ),
+        (
+            {"environment": {"kind": "jsonl", "path": "x", "reward": "nope"}},
+            ["environment: reward is 'nope'; write module:function"],
+        ),
+        ({"format": 2}, ["JobSpec has format 2; this version of marlaas reads format 1"]),
+        ({"lora": {"targets": ["q", "q"]}}, ["lora.targets names a layer twice: q"]),
+    ],
+)
+def test_every_wrong_field_is_named_with_what_is_allowed(
+    spec: Spec, changes: dict[str, Any], lines: list[str]
+) -> None:
+    with pytest.raises(InvalidJobSpec) as caught:
+        parse_job_spec(spec(**changes))
+    head, *found = str(caught.value).splitlines()
+    assert head == "the job spec is not valid:"
+    assert len(found) == len(lines)
+    for line, expected in zip(found, lines, strict=True):
+        assert line.startswith(f"  {expected}")
+
+
+def test_missing_fields_are_named(spec: Spec) -> None:
+    content = spec()
+    del content["steps"], content["sampling"]["groups_per_step"]
+    with pytest.raises(InvalidJobSpec, match=r"  steps is missing\n  sampling.groups_per_step is missing"):
+        parse_job_spec(content)

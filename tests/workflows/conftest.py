@@ -1,0 +1,30 @@
+"""A private Temporal server."""
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from marlaas.workflows.plugin import temporal_plugin
+from temporalio.client import Client
+from temporalio.testing import WorkflowEnvironment
+
+FLAGS = {
+    "history.transferProcessorMaxPollRPS": "5000",
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
+}
+
+
+@pytest.fixture(scope="session")
+async def temporal() -> AsyncIterator[Client]:
+    environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType]
+        dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
+        dev_server_extra_args=[
+            part for name, value in FLAGS.items() for part in ("--dynamic-config-value", f"{name}={value}")
+        ],
+        dev_server_log_level="error",
+    )
+    address = environment.client.service_client.config.target_host
+    yield await Client.connect(address, plugins=[temporal_plugin()])
+    await environment.shutdown()

@@ -1,0 +1,25 @@
+"""The environment variables of children that run what tenants wrote."""
+
+import os
+
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+)
+
+
+def tenant_variables() -> dict[str, str]:
+    """Few variables of this process, none that could hold its credentials, and some fixed ones.
+
+    The hash seed makes sets iterate alike in every child; one thread keeps children from crowding
+    each other; each allocation arena reserves 64 MiB of the address space, which is limited.
+    """
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {**passed_on, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}

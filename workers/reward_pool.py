@@ -1,0 +1,221 @@
+"""Scores completions in warm child processes, so that whatever a reward does stays its own trouble."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from ..environments.invalid import InvalidEnvironment
+from ..environments.scoring import Score
+from ..schemas.dataset import Row
+from ..schemas.job_spec import Environment, JsonlEnvironment, ReasoningGymEnvironment, RewardLimits
+from ..schemas.names import JobKey
+from .child_process import ChildDied, ChildError, ChildProcess
+from .child_variables import tenant_variables
+from .fair_slots import FairSlots
+from .reward_child import LOAD_CPU_SECONDS, ScoreAnswer, ScoreCall
+
+_log = logging.getLogger(__name__)
+_LOAD_WALL_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """Whom a child serves. Of one job only: the next one finds the reward's code as it is then."""
+
+    job: JobKey
+    environment: str
+
+
+@dataclass(eq=False)
+class _Child:
+    owner: _Owner
+    process: ChildProcess
+    fresh: bool = True
+    retired: bool = False
+
+
+class _Lost(Exception):
+    """A call ended without an answer, for a reason that another attempt may not meet."""
+
+
+class RewardPool:
+    """Child processes, each of which scores for one job with one environment.
+
+    A call that uses up its CPU seconds or its memory, raises, or returns no number is a failure at
+    once. One that passes the wall limit or loses its process is tried again in a new process, up to
+    the limits' attempts. Any of these but a plain exception also costs the process, with everything
+    that the reward started in its process group; so does leaving a thread or a process running.
+
+    A reward finds the working directory of the worker, an empty standard input, seeded generators
+    (`random`, `numpy.random`: from the row and the completion) and few environment variables: none
+    that could hold the worker's credentials.
+    """
+
+    def __init__(self, at_once: int, *, processes: int) -> None:
+        """A pool for the event loop of the main thread.
+
+        Args:
+            at_once: most calls at once; tenants that wait take turns.
+            processes: most processes, those kept warm between calls included; at least `at_once`.
+        """
+        self._slots = FairSlots(at_once)
+        self._most = max(at_once, processes)
+        self._lent = 0
+        self._idle: list[_Child] = []  # the one used last comes last
+        self._env = tenant_variables()
+
+    async def score(
+        self,
+        job: JobKey,
+        environment: Environment,
+        limits: RewardLimits,
+        row: Row,
+        completion: str,
+    ) -> Score:
+        """Scores one completion; never raises for what a reward did with it.
+
+        Raises:
+            InvalidEnvironment: when the scorer cannot be loaded.
+        """
+        call = ScoreCall(
+            row=row, completion=completion, cpu_seconds=limits.cpu_seconds, memory_mb=limits.memory_mb
+        )
+        async with self._slots.take(job.tenant):
+            lost = ""
+            for _ in range(limits.attempts):
+                try:
+                    answer = await self._ask(job, environment, call, limits.wall_seconds)
+                except _Lost as fault:
+                    lost = str(fault)
+                else:
+                    return Score(reward=answer.reward, failure=answer.failure)
+            return Score(
+                reward=None, failure=f"no answer in {limits.attempts} attempts; in the last it {lost}"
+            )
+
+    async def check(self, job: JobKey, environment: Environment) -> None:
+        """Loads an environment's scorer, and keeps it warm.
+
+        Raises:
+            InvalidEnvironment: when that fails.
+        """
+        async with self._slots.take(job.tenant), self._child(job, environment):
+            return
+
+    async def close(self) -> None:
+        """Ends the processes; for when no call is running."""
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(child.process.close() for child in idle))
+
+    async def _ask(
+        self,
+        job: JobKey,
+        environment: Environment,
+        call: ScoreCall,
+        wall_seconds: float,
+    ) -> ScoreAnswer:
+        while True:
+            async with self._child(job, environment) as child:
+                fresh, child.fresh = child.fresh, False
+                answer = await _answer(child.process, call, wall_seconds)
+                if answer.tainted is not None:
+                    _log.warning("%s: a reward %s; its process is replaced", job, answer.tainted)
+                    child.retired = True
+            # What earlier calls left in memory is not this one's failure.
+            if fresh or not answer.out_of_memory:
+                return answer
+
+    @asynccontextmanager
+    async def _child(self, job: JobKey, environment: Environment) -> AsyncGenerator[_Child]:
+        """Lends a child, which is kept warm unless the block raises or retires it."""
+        owner = _Owner(job, environment.model_dump_json())
+        self._lent += 1
+        try:
+            child = self._take_idle(owner) or _Child(owner, await self._start(environment))
+            try:
+                yield child
+            except BaseException:
+                child.process.kill()
+                raise
+            if child.retired:
+                child.process.kill()
+            else:
+                self._idle.append(child)
+        finally:
+            self._lent -= 1
+
+    def _take_idle(self, owner: _Owner) -> _Child | None:
+        for child in reversed(self._idle):
+            if child.owner == owner:
+                self._idle.remove(child)
+                if child.process.alive:
+                    return child
+        return None
+
+    async def _start(self, environment: Environment) -> ChildProcess:
+        while self._idle and self._lent + len(self._idle) > self._most:
+            self._idle.pop(0).process.kill()
+        process = ChildProcess.start(f"{__package__}.reward_child:run", env=self._env)
+        try:
+            await _load(process, environment)
+        except BaseException:
+            process.kill()
+            raise
+        return process
+
+
+async def _load(process: ChildProcess, environment: Environment) -> None:
+    """Makes a new child load its scorer.
+
+    Raises:
+        InvalidEnvironment: when that cannot be done.
+        _Lost: when the process was lost.
+    """
+    try:
+        async with asyncio.timeout(_LOAD_WALL_SECONDS):
+            await process.call("load", environment)
+    except TimeoutError as fault:
+        raise _refusal(environment, f"takes longer than {_LOAD_WALL_SECONDS} s") from fault
+    except ChildError as fault:
+        if fault.type != InvalidEnvironment.__name__:
+            raise
+        raise InvalidEnvironment.parse(fault.message) from fault
+    except ChildDied as death:
+        match death.signal:
+            case signal.SIGKILL:  # hardly its own doing: the machine ran out of memory
+                raise _Lost(f"lost its process, which {death.ending} when it started") from death
+            case signal.SIGPROF:
+                raise _refusal(environment, f"uses more than {LOAD_CPU_SECONDS} s of CPU time") from death
+            case _:
+                what = f"ends the process: it {death.ending}{_printed(death)}"
+                raise _refusal(environment, what) from death
+
+
+async def _answer(process: ChildProcess, call: ScoreCall, wall_seconds: float) -> ScoreAnswer:
+    try:
+        async with asyncio.timeout(wall_seconds):
+            return ScoreAnswer.model_validate(await process.call("score", {"call": call.model_dump_json()}))
+    except TimeoutError as fault:
+        raise _Lost(f"took longer than {wall_seconds:g} s") from fault
+    except (ChildError, ValueError) as fault:  # only by meddling with the child's own code or connection
+        raise _Lost(f"broke its process: {fault}") from fault
+    except ChildDied as death:
+        if death.signal == signal.SIGPROF:
+            used_up = f"used more than {call.cpu_seconds:g} s of CPU time"
+            return ScoreAnswer(failure=used_up, tainted=used_up)
+        raise _Lost(f"lost its process, which {death.ending}{_printed(death)}") from death
+
+
+def _refusal(environment: Environment, what: str) -> InvalidEnvironment:
+    match environment:
+        case ReasoningGymEnvironment():
+            return InvalidEnvironment("environment.task", f"is {environment.task!r}; importing it {what}")
+        case JsonlEnvironment():
+            return InvalidEnvironment("environment.reward", f"is {environment.reward!r}; importing it {what}")
+
+
+def _printed(death: ChildDied) -> str:
+    return f"; it printed last:\n{death.output[-2000:]}" if death.output else ""

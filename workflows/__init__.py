@@ -1,0 +1,1 @@
+"""Deterministic orchestration only: no clock, randomness, I/O or environment."""
