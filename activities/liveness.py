@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ActivityOutboundInterceptor,
@@ -97,7 +97,10 @@ async def _until_shutdown(work: Awaitable[T]) -> T:
         if task.done():
             return task.result()
         raise ApplicationError(
-            "the worker is ending", type="WorkerShutdown", next_retry_delay=timedelta(milliseconds=10)
+            "the worker is ending",
+            type="WorkerShutdown",
+            next_retry_delay=timedelta(milliseconds=10),
+            category=ApplicationErrorCategory.BENIGN,
         )
     finally:
         ending.cancel()

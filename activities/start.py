@@ -1,11 +1,11 @@
 """The start of a job: its name is claimed and its dataset fixed."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from temporalio import activity
 
-from ..environments.datasets import build_dataset
-from ..schemas.dataset import DatasetRef
+from ..schemas.dataset import Dataset, DatasetRef
 from ..schemas.events import ClaimInput
 from ..schemas.job_spec import JobSpec
 from ..schemas.manifest import JobDocument
@@ -23,8 +23,14 @@ class StartActivities:
     """Runs on CPU workers."""
 
     def __init__(
-        self, store: ObjectStore, revisions: Revisions, log: TrajectoryLog, scorer: RewardScorer
+        self,
+        store: ObjectStore,
+        revisions: Revisions,
+        log: TrajectoryLog,
+        scorer: RewardScorer,
+        build_dataset: Callable[[JobSpec], Awaitable[Dataset]],
     ) -> None:
+        self._build_dataset = build_dataset
         self._store = store
         self._revisions = revisions
         self._log = log
@@ -64,7 +70,7 @@ class StartActivities:
             InvalidEnvironment: naming the field, line or entry.
         """
         dataset, _ = await asyncio.gather(
-            asyncio.to_thread(build_dataset, spec), self._scorer.check(spec.key, spec.environment)
+            self._build_dataset(spec), self._scorer.check(spec.key, spec.environment)
         )
         blob = await self._store.put_blob(spec.key.bucket, dataset.model_dump_json().encode())
         return DatasetRef(blob=blob, train=len(dataset.train), held_out=len(dataset.held_out))

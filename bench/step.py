@@ -19,8 +19,9 @@ from marlaas.client import connect
 from marlaas.jobs.job_file import read_job_file
 from marlaas.schemas.events import StepResult
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
+from marlaas.terminal.stack import worker_commands
 from marlaas.workers.settings import Settings
-from marlaas.workers.supervisor import Supervisor, WorkerCommand
+from marlaas.workers.supervisor import Supervisor
 from rich.console import Console
 from rich.table import Table
 
@@ -36,21 +37,11 @@ def demo_spec(path: Path, steps: int) -> JobSpec:
     return parse_job_spec(data)
 
 
-def worker_commands(models: Path) -> list[WorkerCommand]:
-    roles = ("control", "cpu", "gpu")
-    return [
-        WorkerCommand(
-            name=role,
-            argv=(sys.executable, "-m", "marlaas.cli", "worker", "--role", role, "--models", str(models)),
-        )
-        for role in roles
-    ]
-
-
 async def measure(spec: JobSpec, models: Path) -> tuple[list[StepResult], list[float]]:
     """The steps' own figures, and the seconds from each commit to the next."""
     with tempfile.TemporaryDirectory() as folder:
-        supervisor = Supervisor(Settings(data=Path(folder)), worker_commands(models))
+        Path(folder, "models").symlink_to(models)  # the base model is dequantised once, not for every run
+        supervisor = Supervisor(Settings(data=Path(folder)), worker_commands())
         async with supervisor.running() as addresses, await connect(addresses) as client:
             job = await client.submit(spec)
             await job.result()
@@ -94,6 +85,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=ROOT / "examples" / "sums.yaml")
     parser.add_argument("--models", type=Path, default=ROOT / ".marlaas" / "models")
     arguments = parser.parse_args()
+    arguments.models.mkdir(parents=True, exist_ok=True)
     spec = demo_spec(arguments.config, arguments.steps)
     results, cycles = asyncio.run(measure(spec, arguments.models))
     sys.exit(report(results, cycles) >= BOUND)

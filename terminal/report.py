@@ -45,13 +45,15 @@ class JobReport:
     @property
     def result_line(self) -> str:
         """All that a script wants to know, in one line."""
-        before, after = self.before, self.after
-        return (
-            f"RESULT held_out_before={number(before and before.accuracy, 4)} "
-            f"held_out_after={number(after and after.accuracy, 4)} "
-            f"greedy_before={number(before and before.greedy_accuracy, 4)} "
-            f"greedy_after={number(after and after.greedy_accuracy, 4)} "
-            f"steps={len(self.metrics)} train_minutes={self.train_seconds / 60:.2f}"
+        scores = {
+            "held_out_before": self.before and self.before.accuracy,
+            "held_out_after": self.after and self.after.accuracy,
+            "greedy_before": self.before and self.before.greedy_accuracy,
+            "greedy_after": self.after and self.after.greedy_accuracy,
+        }
+        words = [f"{name}={'none' if score is None else f'{score:.4f}'}" for name, score in scores.items()]
+        return " ".join(
+            ["RESULT", *words, f"steps={len(self.metrics)}", f"train_minutes={self.train_seconds / 60:.2f}"]
         )
 
 
@@ -85,10 +87,10 @@ def print_report(report: JobReport, console: Console) -> None:
         version: one.reward_mean for version, one in report.metrics.items() if one.reward_mean is not None
     }
     if rewards:
-        console.print(reward_plot(rewards, width=min(60, max(20, console.width - 24))), "", markup=False)
-    console.print(_accuracy(report), "")
-    console.print(_totals(report), "")
-    console.print(_seconds(report))
+        console.print(reward_plot(rewards, width=min(60, max(20, console.width - 24))), markup=False)
+    for table in (_accuracy(report), _totals(report), _seconds(report)):
+        console.print()
+        console.print(table)
 
 
 def _accuracy(report: JobReport) -> Table:

@@ -53,12 +53,14 @@ async def show_status(settings: Settings, *, as_json: bool) -> bool:
     else:
         console = make_console()
         if status.processes:
-            console.print(processes_table(status), "")
+            console.print(processes_table(status))
         else:
-            typer.echo(f"no stack runs in {status.data}\n")
+            typer.echo(f"no stack runs in {status.data}")
+        console.print()
         console.print(servers_table(status))
         if jobs:
-            console.print("", jobs_table(jobs))
+            console.print()
+            console.print(jobs_table(jobs))
     return all(server.is_reachable for server in status.servers)
 
 

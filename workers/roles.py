@@ -30,6 +30,7 @@ from ..storage.object_store import ObjectStore
 from ..storage.revisions import Revisions
 from ..storage.trajectory_log import TrajectoryLog
 from ..workflows.plugin import WORKFLOWS, temporal_plugin
+from .dataset_child import build_dataset_in_child
 from .engine_processes import SamplerProcess, TrainerProcess, engine_environment
 from .reward_pool import RewardPool
 from .settings import Addresses
@@ -131,7 +132,7 @@ async def _cpu(
     revisions, datasets = Revisions(store), Datasets(store)
     pool = RewardPool(options.reward_processes, processes=2 * options.reward_processes)
     stack.push_async_callback(pool.close)
-    start = StartActivities(store, revisions, log, pool)
+    start = StartActivities(store, revisions, log, pool, build_dataset_in_child)
     evaluation = EvaluationActivities(revisions, log)
     return [
         Worker(

@@ -16,6 +16,7 @@ from marlaas.activities.start import JobExists, StartActivities
 from marlaas.activities.train import TrainActivities
 from marlaas.environments.scoring import Score
 from marlaas.schemas.batch import Batch
+from marlaas.schemas.dataset import Dataset
 from marlaas.schemas.events import (
     Candidate,
     ClaimInput,
@@ -243,9 +244,12 @@ async def test_a_rollout_that_wakes_after_the_commit_changes_no_later_batch(clus
 
 
 async def test_a_name_is_claimed_by_one_run_for_good(cluster: Cluster) -> None:
-    start = StartActivities(
-        cluster.storage.store, cluster.storage.revisions, cluster.storage.log, cluster.scorer
-    )
+    storage = cluster.storage
+
+    async def no_dataset(_: object) -> Dataset:
+        raise AssertionError
+
+    start = StartActivities(storage.store, storage.revisions, storage.log, cluster.scorer, no_dataset)
     spec = cluster.job.spec
 
     async def claim(run: str) -> None:

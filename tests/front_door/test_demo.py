@@ -1,0 +1,148 @@
+"""The demo as `make demo` runs it, with a model of a few thousand parameters."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from marlaas.jobs.job_file import read_job_file
+from marlaas.schemas.job_spec import ReasoningGymEnvironment, parse_job_spec
+from marlaas.tests.embedded.harness import processes_of, wait_until
+from marlaas.tests.tiny_model import write_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job like the demo's, of a size for tests."""
+    folder = tmp_path_factory.mktemp("demo")
+    write_tiny_model(folder / "tiny")
+    content = read_job_file(EXAMPLES / "sums.yaml")
+    content |= {"model": "./tiny", "steps": 3, "evaluation": {"prompts": 4, "samples": 2}}
+    content["sampling"] = {
+        "groups_per_step": 2,
+        "samples_per_group": 4,
+        "max_prompt_tokens": 128,
+        "max_tokens": 8,
+        "slots": 16,
+    }
+    path = folder / "tiny.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+class Demo:
+    """A demo that runs; its output is read line by line."""
+
+    def __init__(self, config: Path, data: Path, seed: int = 0) -> None:
+        arguments = ("--config", str(config), "--data", str(data), "--seed", str(seed))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "examples.demo", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def read_until(self, text: str) -> None:
+        while not (self.lines and text in self.lines[-1]):
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+            assert line, self.lines
+            self.lines.append(line.rstrip("\n"))
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        assert self._process.stdout is not None
+        self.lines += self._process.stdout.read().splitlines()
+        return self._process.wait()
+
+
+def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
+    config: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "stack"
+    for number, seed in ((1, 3), (2, 4)):
+        demo = Demo(config, data, seed)
+        assert demo.end() == 0, demo.lines
+        assert re.fullmatch(
+            r"RESULT held_out_before=\d\.\d{4} held_out_after=\d\.\d{4} greedy_before=\d\.\d{4} "
+            r"greedy_after=\d\.\d{4} steps=3 train_minutes=\d+\.\d\d",
+            demo.lines[-1],
+        )
+        shown = "\n".join(demo.lines)
+        for part in ("mean reward", "avg@2, 4 prompts", "tokens sampled", "SECONDS BY PHASE"):
+            assert part in shown
+        provenance = json.loads((data / "exports" / "demo" / f"sums-{number}" / "marlaas.json").read_text())
+        assert provenance["version"] == 3
+        assert not processes_of(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("starting Temporal", signal.SIGINT),
+        ("temporal: ready", signal.SIGTERM),
+        ("is started, with seed", signal.SIGINT),
+        ("evaluating", signal.SIGHUP),
+    ],
+)
+def test_an_interrupted_demo_leaves_no_process(
+    config: Path, tmp_path: Path, text: str, number: signal.Signals
+) -> None:
+    data = tmp_path / "stack"
+    demo = Demo(config, data)
+    demo.read_until(text)
+    demo.send(number)
+    assert demo.end() == 130, demo.lines
+    assert demo.lines[-1] == "interrupted; everything is stopped"
+    assert not processes_of(data)
+
+
+def test_a_killed_demo_leaves_no_process_and_the_next_one_ends_its_job(config: Path, tmp_path: Path) -> None:
+    data = tmp_path / "stack"
+    demo = Demo(config, data)
+    demo.read_until("is started, with seed")
+    demo.send(signal.SIGKILL)
+    demo.end()
+    wait_until(lambda: not processes_of(data))
+    demo = Demo(config, data)
+    demo.read_until("is started, with seed")
+    assert "job demo/sums-1 of an interrupted demo is ended" in demo.lines
+    assert "job demo/sums-2 of" in demo.lines[-1]
+    demo.send(signal.SIGINT)
+    assert demo.end() == 130
+
+
+def test_the_example_for_the_temporal_cli_is_the_one_of_the_demo() -> None:
+    assert read_job_file(EXAMPLES / "sums.json") == read_job_file(EXAMPLES / "sums.yaml")
+
+
+def test_the_examples_are_valid() -> None:
+    sums = parse_job_spec(read_job_file(EXAMPLES / "sums.yaml"))
+    assert isinstance(sums.environment, ReasoningGymEnvironment)
+    assert sums.evaluation.prompts >= 64
+    brevity = parse_job_spec(read_job_file(EXAMPLES / "brevity.yaml"))
+    assert brevity.environment.kind == "jsonl"
+    assert Path(brevity.environment.path) == EXAMPLES / "questions.jsonl"
+
+
+def test_the_reward_of_the_example(tmp_path: Path) -> None:
+    code = (
+        "import json\nfrom examples.rewards import brevity\n"
+        "rows = [json.loads(line) for line in open('examples/questions.jsonl')]\n"
+        "assert all(brevity('Paris.', **row) == 1.0 for row in rows)\n"
+        "assert brevity('one two three four', messages=[], words=2) == 0.5\n"
+        "assert brevity('', messages=[], words=2) == 0.0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
