@@ -22,3 +22,8 @@ lint: install  ## format, lint and types
 
 test: lint  ## lint, types and every test against real servers
 	$(BIN)/pytest
+
+acceptance: install  ## the benches, each with its bound
+	$(BIN)/python bench/reward_overhead.py
+	$(BIN)/python bench/step.py
+	$(BIN)/python bench/gpu.py

@@ -10,6 +10,7 @@ Ends with one RESULT line; exits with 1 when orchestration takes 5 % or more.
 import argparse
 import asyncio
 import itertools
+import os
 import sys
 import tempfile
 import uuid
@@ -40,7 +41,7 @@ def demo_spec(path: Path, steps: int) -> JobSpec:
 async def measure(spec: JobSpec, models: Path) -> tuple[list[StepResult], list[float]]:
     """The steps' own figures, and the seconds from each commit to the next."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "models").symlink_to(models)  # the base model is dequantised once, not for every run
+        os.symlink(models, Path(folder, "models"))  # the base model is dequantised once, not for every run
         supervisor = Supervisor(Settings(data=Path(folder)), worker_commands())
         async with supervisor.running() as addresses, await connect(addresses) as client:
             job = await client.submit(spec)

@@ -87,7 +87,9 @@ def _outputs(model: PreTrainedModel, micro: MicroBatch) -> torch.Tensor:
 
 
 def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
-    precise = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperature != 1.0:  # two passes over all logits
+        precise = precise / temperature
     return torch.log_softmax(precise, dim=-1).gather(1, tokens[:, None])[:, 0]
 
 

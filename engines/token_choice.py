@@ -72,9 +72,8 @@ def _lowest_best(scores: torch.Tensor) -> list[int]:
 
 def _invert(weights: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Token ids [rows] from weights [rows, blocks, block] and cumulative block sums [rows, blocks]."""
-    totals = sums[:, -1]
-    # u · total may round up to the total, which no cumulative sum exceeds.
-    targets = torch.minimum(uniforms * totals, torch.nextafter(totals, torch.zeros_like(totals)))[:, None]
+    # With u ≤ 1 - 2⁻⁵³ the target rounds to less than the total, so some sum exceeds it, but for NaN.
+    targets = (uniforms * sums[:, -1])[:, None]
     blocks = torch.searchsorted(sums, targets, right=True).clamp_(max=sums.shape[1] - 1)
     before = torch.where(blocks > 0, sums.gather(1, (blocks - 1).clamp_(min=0)), 0.0)
     rows = torch.arange(len(sums), device=weights.device)

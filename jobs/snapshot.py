@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import computed_field
 
 from ..schemas.contract import Contract
-from ..schemas.events import EvaluationProgress, JobProgress, JobResult, StepProgress
+from ..schemas.events import EvaluationProgress, EvaluationResult, JobProgress, JobResult, StepProgress
 from ..schemas.names import JobKey
 
 Status = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out"]
@@ -126,6 +126,13 @@ class JobSnapshot(Contract):
         if self.result is not None:
             return self.result.revision.version
         return self.progress.version if self.progress else None
+
+    @property
+    def evaluations(self) -> tuple[EvaluationResult, ...]:
+        """The first and the latest that have ended."""
+        if self.result is not None:
+            return self.result.evaluations
+        return self.progress.evaluations if self.progress else ()
 
     @computed_field
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..jobs.snapshot import JobSnapshot
-from .words import number, outcome, position, step_report
+from .words import held_out, number, outcome, position, step_report
 
 
 class NewsLines:
@@ -41,13 +41,10 @@ class NewsLines:
                 yield f"version {version}: reward {number(snapshot.rewards[version - newest - 1])}"
 
     def _evaluations(self, snapshot: JobSnapshot) -> Iterator[str]:
-        for one in snapshot.progress.evaluations if snapshot.progress else ():
+        for one in snapshot.evaluations:
             if one.version not in self._evaluated:
                 self._evaluated.add(one.version)
-                yield (
-                    f"held-out accuracy of version {one.version}: {one.accuracy:.3f} "
-                    f"(greedy {one.greedy_accuracy:.3f})"
-                )
+                yield f"held-out accuracy of {held_out(one)}"
 
     def _new_problems(self, snapshot: JobSnapshot) -> Iterator[str]:
         current = {(problem.kind, problem.where): problem for problem in snapshot.problems}

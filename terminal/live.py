@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..jobs.snapshot import JobSnapshot
 from .plot import sparkline
-from .words import count, duration, groups_done, number, outcome, position, step_phase, step_report
+from .words import count, duration, groups_done, held_out, number, outcome, position, step_phase, step_report
 
 _BAR_WIDTH = 40
 _STYLES = {"stuck": "bold red", "failed": "bold red", "paused": "yellow", "completed": "green"}
@@ -20,7 +20,7 @@ _STYLES = {"stuck": "bold red", "failed": "bold red", "paused": "yellow", "compl
 async def show_live(snapshots: AsyncIterator[JobSnapshot], console: Console) -> JobSnapshot | None:
     """Draws every snapshot until the last, which stays on the screen and is returned."""
     last: JobSnapshot | None = None
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+    with Live(console=console, auto_refresh=False) as live:
         async for snapshot in snapshots:
             last = snapshot
             live.update(display(snapshot, console.width), refresh=True)
@@ -65,10 +65,8 @@ def _figures(snapshot: JobSnapshot, width: int) -> RenderableType:
         rows.add_row(
             "in flight", f"version {versions}" + ("" if speed is None else f", {count(speed)} tokens/s")
         )
-    for one in snapshot.progress.evaluations if snapshot.progress else ():
-        rows.add_row(
-            "held-out", f"version {one.version}: {one.accuracy:.3f} (greedy {one.greedy_accuracy:.3f})"
-        )
+    for one in snapshot.evaluations:
+        rows.add_row("held-out", held_out(one))
     return rows
 
 

@@ -82,5 +82,10 @@ def _reward(snapshot: JobSnapshot) -> float | None:
 
 
 def _note(snapshot: JobSnapshot) -> str:
-    note = str(snapshot.problems[0]) if snapshot.problems else outcome(snapshot) if snapshot.is_over else ""
+    if snapshot.problems:
+        note = str(snapshot.problems[0])
+    elif snapshot.result is not None and snapshot.result.evaluations:
+        note = "held-out " + " → ".join(number(one.accuracy) for one in snapshot.result.evaluations)
+    else:
+        note = "" if snapshot.result or not snapshot.is_over else outcome(snapshot)
     return " ".join(note.split())

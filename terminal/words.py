@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from ..jobs.snapshot import JobSnapshot, OpenEvaluation, OpenStep
-from ..schemas.events import StepProgress, StepResult
+from ..schemas.events import EvaluationResult, StepProgress, StepResult
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -68,13 +68,14 @@ def step_report(result: StepResult) -> str:
     return ", ".join(parts)
 
 
+def held_out(result: EvaluationResult) -> str:
+    """The accuracy of a version."""
+    return f"version {result.version}: {result.accuracy:.3f} (greedy {result.greedy_accuracy:.3f})"
+
+
 def outcome(snapshot: JobSnapshot) -> str:
     """How a job ended, in one line."""
     if snapshot.result is None:
         why = f": {snapshot.failure}" if snapshot.failure not in (None, snapshot.status) else ""
         return f"{snapshot.status}{why}"
-    scores = [
-        f"held-out accuracy of version {one.version}: {one.accuracy:.3f} (greedy {one.greedy_accuracy:.3f})"
-        for one in snapshot.result.evaluations
-    ]
-    return "; ".join([f"{snapshot.state} at version {snapshot.version}", *scores])
+    return f"{snapshot.state} at version {snapshot.version}"

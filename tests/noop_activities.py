@@ -69,6 +69,7 @@ class NoopActivities:
         self.trained: list[tuple[str, int]] = []
         self.evaluated: list[int] = []
         self.failed_samples = 0
+        self.on_trained: Callable[[], object] = lambda: None
 
     @activity.defn
     async def claim_job(self, data: ClaimInput) -> None:
@@ -112,6 +113,7 @@ class NoopActivities:
     @activity.defn
     async def train(self, data: TrainInput) -> Candidate:
         self.trained.append((data.batch.digest, data.revision.version))
+        self.on_trained()
         return self._candidate(data.revision.version + 1, data.revision.manifest)
 
     @activity.defn

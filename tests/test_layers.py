@@ -17,10 +17,22 @@ ALLOWED = {
     "activities": {"schemas", "storage", "environments"},
     "workflows": {"schemas", "activities"},
     "workers": {"schemas", "storage", "environments", "engines", "activities", "workflows"},
+    "jobs": {"schemas", "storage", "workflows"},
+    "terminal": {"schemas", "storage", "jobs", "client", "workers"},
 }
 """What each package may import besides itself."""
 
-WITHOUT_TORCH = ["schemas", "storage", "environments", "activities", "workflows", "client", "cli"]
+WITHOUT_TORCH = [
+    "schemas",
+    "storage",
+    "environments",
+    "activities",
+    "workflows",
+    "jobs",
+    "client",
+    "terminal",
+    "cli",
+]
 
 
 def imported_packages(path: Path) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from ..schemas.contract import Contract
+from .stack_file import Ports
 
 GRPC_OFFSET = 10_000
 """SeaweedFS serves gRPC on each service's port plus this."""
@@ -17,25 +17,6 @@ _LOWEST, _HIGHEST = 10_000, 22_767
 could take the port of a server while that is down."""
 
 _WELL_KNOWN = {"temporal": 7233, "temporal_ui": 8233, "nats": 4222, "nats_monitor": 8222, "s3": 8333}
-
-
-class Ports(Contract):
-    """Every port that the three servers listen on, all on 127.0.0.1.
-
-    For every port of SeaweedFS (`s3` to `s3_admin`) the one `GRPC_OFFSET` above it is taken as well.
-    """
-
-    temporal: int
-    temporal_ui: int
-    temporal_http: int
-    temporal_metrics: int
-    nats: int
-    nats_monitor: int
-    s3: int
-    s3_master: int
-    s3_volume: int
-    s3_filer: int
-    s3_admin: int
 
 
 def choose_ports(*, well_known: bool) -> Ports:
@@ -89,5 +70,8 @@ def _is_free(port: int) -> bool:
 def _holder(port: int) -> str:
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
-            return f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+            try:
+                return f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+            except psutil.NoSuchProcess:
+                break
     return "a process that cannot be seen from here"

@@ -19,6 +19,8 @@ from .stack_file import ServerName, StackError, write_atomically
 _POLL_SECONDS = 0.05
 _PROBE_SECONDS = 3.0
 _STOP_SECONDS = 10.0
+_OBJECT_STORE_STOP_SECONDS = 4.0
+"""Its volume server, the last to stop, waits for idle connections now and then, up to 30 seconds."""
 
 _TEMPORAL_VALUES = {
     # One shard polls for transfer tasks 20 times a second otherwise: 50 ms for every chained activity.
@@ -118,6 +120,10 @@ def object_store(data: Path, ports: Ports, credentials: S3Credentials) -> Progra
         # Every bucket needs volumes of its own, and by default as many are allowed as full ones of 1 GB
         # would fit on the disk: some dozens of tenants, then every write fails.
         *("-master.volumeSizeLimitMB=256", "-volume.max=10000"),
+        # Else a restarted master, now and then, refuses writes for 15 seconds or knows no volume for 5, to
+        # wait for the other masters and volume servers of a cluster. All it needs to know the one volume
+        # server tells it.
+        "-master.resumeState=false",
         "-volume.preStopSeconds=0",
     ]
 
@@ -136,6 +142,7 @@ def object_store(data: Path, ports: Ports, credentials: S3Credentials) -> Progra
         argv=argv,
         ports=tuple(port + offset for port in services.values() for offset in (0, GRPC_OFFSET)),
         answers=answers,
+        stop_seconds=_OBJECT_STORE_STOP_SECONDS,
         # SeaweedFS puts these into /tmp, wherever it runs.
         leftovers=tuple(
             Path(f"/tmp/seaweedfs-{service}-grpc-{port + GRPC_OFFSET}.sock")
@@ -158,6 +165,7 @@ def _server(
     answers: Callable[[], bool],
     variables: Mapping[str, str] = {},
     leftovers: tuple[Path, ...] = (),
+    stop_seconds: float = _STOP_SECONDS,
 ) -> Program:
     folder = data / name
 
@@ -178,7 +186,7 @@ def _server(
         address=f"{HOST}:{ports[0]}",
         ready=ready,
         essential=True,
-        stop_seconds=_STOP_SECONDS,
+        stop_seconds=stop_seconds,
         leftovers=leftovers,
     )
 

@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import ValidationError
 
 from ..schemas.contract import Contract, Document
-from .ports import Ports
 from .processes import ProcessIdentity
 
 ServerName = Literal["temporal", "nats", "s3"]
@@ -15,6 +14,25 @@ ServerName = Literal["temporal", "nats", "s3"]
 
 class StackError(Exception):
     """The embedded stack cannot do what was asked; the message says why and what to do."""
+
+
+class Ports(Contract):
+    """Every port that the three servers listen on, all on 127.0.0.1.
+
+    For every port of SeaweedFS (`s3` to `s3_admin`) the one 10000 above it is taken as well.
+    """
+
+    temporal: int
+    temporal_ui: int
+    temporal_http: int
+    temporal_metrics: int
+    nats: int
+    nats_monitor: int
+    s3: int
+    s3_master: int
+    s3_volume: int
+    s3_filer: int
+    s3_admin: int
 
 
 class ProcessRecord(Contract):

@@ -1,9 +1,11 @@
 """Steps from files to files: repeatable, resumable, one job's never touched by another's."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import gc
 import hashlib
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,6 +154,7 @@ def test_equal_inputs_give_equal_bytes_in_a_fresh_process(
     out = bench.fresh()
     script = """
 import sys
+import tracemalloc
 from pathlib import Path
 from marlaas.engines import base_model
 from marlaas.engines.trainer import Trainer
@@ -199,6 +202,24 @@ def test_the_inputs_and_the_base_model_are_left_as_they_are(bench: Bench, tiny: 
     assert torch.equal(tiny.model(input_ids=ids).logits, logits)
     assert start.digests == before
     assert not [name for name, _ in tiny.model.named_modules() if "lora" in name]
+
+
+def test_memory_is_flat_over_many_steps(bench: Bench) -> None:
+    start, batch, out = bench.start(), batch_number(0), bench.fresh()
+
+    def steps(count: int) -> int:
+        for _ in range(count):
+            bench.trainer.train(SPEC, batch, 0, start.adapter, start.optimizer, out)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        steps(10)
+        warm = steps(10)
+        assert steps(40) - warm < 16 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 # --- the optimizer and its state

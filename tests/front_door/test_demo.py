@@ -72,20 +72,25 @@ def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
     config: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "stack"
-    for number, seed in ((1, 3), (2, 4)):
-        demo = Demo(config, data, seed)
-        assert demo.end() == 0, demo.lines
-        assert re.fullmatch(
-            r"RESULT held_out_before=\d\.\d{4} held_out_after=\d\.\d{4} greedy_before=\d\.\d{4} "
-            r"greedy_after=\d\.\d{4} steps=3 train_minutes=\d+\.\d\d",
-            demo.lines[-1],
-        )
-        shown = "\n".join(demo.lines)
-        for part in ("mean reward", "avg@2, 4 prompts", "tokens sampled", "SECONDS BY PHASE"):
-            assert part in shown
-        provenance = json.loads((data / "exports" / "demo" / f"sums-{number}" / "marlaas.json").read_text())
-        assert provenance["version"] == 3
-        assert not processes_of(data)
+    demo = Demo(config, data, seed=3)
+    assert demo.end() == 0, demo.lines
+    assert re.fullmatch(
+        r"RESULT held_out_before=\d\.\d{4} held_out_after=\d\.\d{4} greedy_before=\d\.\d{4} "
+        r"greedy_after=\d\.\d{4} steps=3 train_minutes=\d+\.\d\d",
+        demo.lines[-1],
+    )
+    shown = "\n".join(demo.lines)
+    for part in ("mean reward", "avg@2, 4 prompts", "tokens sampled", "SECONDS BY PHASE"):
+        assert part in shown
+    provenance = json.loads((data / "exports" / "demo" / "sums-1" / "marlaas.json").read_text())
+    assert provenance["version"] == 3
+    assert not processes_of(data)
+
+    again = Demo(config, data)
+    again.read_until("is started, with seed")
+    assert "job demo/sums-2 of" in again.lines[-1]
+    again.send(signal.SIGINT)
+    assert again.end() == 130
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """A private Temporal server."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ FLAGS = {
 }
 
 
-@pytest.fixture(scope="session")
-async def temporal() -> AsyncIterator[Client]:
+@asynccontextmanager
+async def temporal_server() -> AsyncGenerator[Client]:
+    """A client of a Temporal dev server that lives as long as the context."""
     environment = await WorkflowEnvironment.start_local(  # pyright: ignore[reportUnknownMemberType]
         dev_server_existing_path=str(Path(sys.executable).with_name("temporal")),
         dev_server_extra_args=[
@@ -28,3 +30,9 @@ async def temporal() -> AsyncIterator[Client]:
     address = environment.client.service_client.config.target_host
     yield await Client.connect(address, plugins=[temporal_plugin()])
     await environment.shutdown()
+
+
+@pytest.fixture(scope="session")
+async def temporal() -> AsyncGenerator[Client]:
+    async with temporal_server() as client:
+        yield client
