@@ -1,5 +1,6 @@
 """Computing policy versions: the first from nothing, each other from its parent and a batch."""
 
+import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,7 +11,6 @@ from ..schemas.contract import BlobRef
 from ..schemas.engine_calls import InitialiseCall, TrainCall
 from ..schemas.events import Candidate, InitialiseInput, TrainInput
 from ..storage.blob_cache import BlobCache
-from ..storage.object_store import ObjectStore
 from .engines import Trainer
 
 
@@ -22,8 +22,7 @@ class TrainActivities:
     `snapshot` has committed it.
     """
 
-    def __init__(self, store: ObjectStore, cache: BlobCache, trainer: Trainer, scratch: Path) -> None:
-        self._store = store
+    def __init__(self, cache: BlobCache, trainer: Trainer, scratch: Path) -> None:
         self._cache = cache
         self._trainer = trainer
         self._scratch = scratch
@@ -92,5 +91,11 @@ class TrainActivities:
         )
 
     async def _upload(self, bucket: str, folder: Path) -> tuple[BlobRef, BlobRef]:
-        adapter = await self._store.put_blob(bucket, folder / "adapter.safetensors")
-        return adapter, await self._store.put_blob(bucket, folder / "optimizer.safetensors")
+        """Stores both files, and keeps them here: the next step is likely to train or sample them here."""
+        adapter, optimizer = await asyncio.gather(
+            *(
+                self._cache.put(bucket, folder / name)
+                for name in ("adapter.safetensors", "optimizer.safetensors")
+            )
+        )
+        return adapter, optimizer

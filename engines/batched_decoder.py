@@ -105,7 +105,10 @@ class BatchedDecoder:
     def _forward_prompt(self, prompt_ids: Sequence[int]) -> Prefilled:
         cache = DynamicCache(config=self._model.config)
         ids = torch.tensor([list(prompt_ids)], device=self._device)
-        output = self._model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
+        last = torch.tensor(
+            [len(prompt_ids) - 1], device=self._device
+        )  # by index: a slice costs the head a copy
+        output = self._model(input_ids=ids, past_key_values=cache, logits_to_keep=last)
         layers = [
             (layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1))
             for layer in cast(list[_FilledLayer], cache.layers)

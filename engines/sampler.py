@@ -190,7 +190,10 @@ class Sampler:
         """Runs a group's prompt once and draws the first token of all its samples."""
         prompt = self._decoder.prefill(group.prompt_ids, group.adapter)
         samples = [_Sample(group, index) for index in range(len(group.seeds))]
-        ends = self._draw(prompt.logits.repeat(len(samples), 1), samples)
+        ends: list[FinishedSample | None] = []
+        for first in range(0, len(samples), self._slots):  # in parts, so that a large group's logits fit
+            part = samples[first : first + self._slots]
+            ends += self._draw(prompt.logits.repeat(len(part), 1), part)
         self._ready.extend(
             (sample, prompt.state) for sample, end in zip(samples, ends, strict=True) if not end
         )

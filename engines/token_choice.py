@@ -43,9 +43,9 @@ def choose(
         A choice a row; None where the logits hold NaN, +inf, or nothing that is finite.
     """
     scores = logits if logits.dtype == torch.float64 else logits.float()
+    scores -= scores.amax(-1, keepdim=True)  # a row with NaN or +inf is NaN from here on
     if any(temperature not in (0.0, 1.0) for temperature in temperatures):
         scores /= torch.tensor([[t or 1.0] for t in temperatures], dtype=scores.dtype, device=scores.device)
-    scores -= scores.amax(-1, keepdim=True)  # a row with NaN or +inf is NaN from here on
     greedy = [row for row, temperature in enumerate(temperatures) if temperature == 0]
     best = _lowest_best(scores[greedy]) if greedy else []
     extra = -scores.shape[-1] % _BLOCK

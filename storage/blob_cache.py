@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import hashlib
 import os
+import shutil
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -61,6 +62,23 @@ class BlobCache:
             yield path
         finally:
             file.close()
+
+    async def put(self, bucket: str, path: Path) -> BlobRef:
+        """Stores a file as a blob and keeps it as a local copy; the file itself is moved away.
+
+        Raises:
+            StoreUnavailable, StoreRefused: as `ObjectStore.put_blob`; the file is where it was then.
+        """
+        ref = await self._store.put_blob(bucket, path)
+        place = self._folder / bucket / ref.digest
+        arrival = place.with_name(f"{ref.digest}.{uuid.uuid4().hex}.part")
+        await asyncio.to_thread(self._adopt, path, arrival, place)
+        return ref
+
+    def _adopt(self, path: Path, arrival: Path, place: Path) -> None:
+        arrival.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, arrival)
+        self._admit(arrival, place)
 
     async def _pin(self, bucket: str, ref: BlobRef, path: Path) -> BufferedReader:
         lock = self._downloads.setdefault(path, asyncio.Lock())

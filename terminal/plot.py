@@ -22,7 +22,7 @@ def reward_plot(rewards: dict[int, float], width: int = 60, height: int = 10) ->
         rewards: at least one, by step.
     """
     figure = plotille.Figure()
-    figure.width, figure.height = width, height
+    figure.width, figure.height, figure.with_colors = width, height, False
     figure.set_x_limits(min(rewards), max(max(rewards), min(rewards) + 1))
     low, high = min(0.0, *rewards.values()), max(1.0, *rewards.values())
     figure.set_y_limits(low, high)

@@ -164,7 +164,7 @@ async def _gpu(
     scratch = options.data / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     rollouts = RolloutActivities(cache, Datasets(store), log, sampler)
-    train = TrainActivities(store, cache, trainer, scratch)
+    train = TrainActivities(cache, trainer, scratch)
     return [
         Worker(
             client,

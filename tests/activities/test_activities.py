@@ -52,7 +52,7 @@ class Cluster:
         self.sampler = ListedSampler()
         self.scorer = ListedScorer(right_when_even)
         self.datasets = Datasets(storage.store)
-        self.train = TrainActivities(storage.store, storage.cache, ListedTrainer(), scratch)
+        self.train = TrainActivities(storage.cache, ListedTrainer(), scratch)
         self.select = SelectActivities(storage.store, storage.log)
         self.snapshots = SnapshotActivities(storage.revisions, storage.log)
         self.evaluation = EvaluationActivities(storage.revisions, storage.log)

@@ -98,7 +98,6 @@ def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
     [
         ("starting Temporal", signal.SIGINT),
         ("temporal: ready", signal.SIGTERM),
-        ("is started, with seed", signal.SIGINT),
         ("evaluating", signal.SIGHUP),
     ],
 )

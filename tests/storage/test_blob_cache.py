@@ -135,3 +135,30 @@ async def test_processes_that_share_a_small_folder_never_lose_a_pinned_file(
     ]
     assert [await process.wait() for process in processes] == [0, 0, 0, 0]
     assert not any(name.endswith(".part") for name in files(tmp_path))
+
+
+async def test_a_file_that_is_put_is_stored_and_needs_no_download(
+    store: ObjectStore, key: JobKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = BlobCache(store, tmp_path / "cache", 1 << 20)
+    source = tmp_path / "made"
+    source.write_bytes(b"weights" * 1000)
+    ref = await cache.put(key.bucket, source)
+    assert not source.exists()
+    assert await store.get_blob(key.bucket, ref) == b"weights" * 1000
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("downloaded")
+
+    monkeypatch.setattr(store, "download_blob", refuse)
+    assert (await cache.path(key.bucket, ref)).read_bytes() == b"weights" * 1000
+
+
+async def test_a_file_may_be_put_twice(store: ObjectStore, key: JobKey, tmp_path: Path) -> None:
+    cache = BlobCache(store, tmp_path / "cache", 1 << 20)
+    refs: list[BlobRef] = []
+    for name in ("one", "two"):
+        (tmp_path / name).write_bytes(b"same")
+        refs.append(await cache.put(key.bucket, tmp_path / name))
+    assert refs[0] == refs[1]
+    assert [path.name for path in (tmp_path / "cache" / key.bucket).iterdir()] == [refs[0].digest]
