@@ -92,10 +92,7 @@ class TrainActivities:
 
     async def _upload(self, bucket: str, folder: Path) -> tuple[BlobRef, BlobRef]:
         """Stores both files, and keeps them here: the next step is likely to train or sample them here."""
-        adapter, optimizer = await asyncio.gather(
-            *(
-                self._cache.put(bucket, folder / name)
-                for name in ("adapter.safetensors", "optimizer.safetensors")
-            )
+        return await asyncio.gather(
+            self._cache.put(bucket, folder / "adapter.safetensors"),
+            self._cache.put(bucket, folder / "optimizer.safetensors"),
         )
-        return adapter, optimizer

@@ -8,6 +8,8 @@ one RESULT line; exits with 1 unless at least 98 % of the prompts give the same 
 prompts more or fewer are right.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import argparse
 import asyncio
 import sys

@@ -8,6 +8,8 @@ second. Ends with one RESULT line; exits with 1 when a check fails. Without a GP
 nothing; `--device cpu` with small sizes tries the script itself.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import argparse
 import hashlib
 import sys

@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 _HAND_BACK = timedelta(seconds=10)
 """Activities hand their work back at once; this bounds one that is stuck in a system call."""
+_NEWS = timedelta(seconds=1)
+"""How often heartbeats carry what `watch` shows; else it would wait for most of the heartbeat timeout."""
 _ROLLOUTS_AT_ONCE = 8
 """Rollouts share one batch, so a few keep its slots full while others end."""
 _CPU_ACTIVITIES_AT_ONCE = 64
@@ -148,6 +150,7 @@ async def _cpu(
             ],
             max_concurrent_activities=_CPU_ACTIVITIES_AT_ONCE,
             graceful_shutdown_timeout=_HAND_BACK,
+            max_heartbeat_throttle_interval=_NEWS,
         )
     ]
 
@@ -172,6 +175,7 @@ async def _gpu(
             activities=[rollouts.rollout],
             max_concurrent_activities=_ROLLOUTS_AT_ONCE,
             graceful_shutdown_timeout=_HAND_BACK,
+            max_heartbeat_throttle_interval=_NEWS,
         ),
         Worker(
             client,
@@ -179,6 +183,7 @@ async def _gpu(
             activities=[train.initialise, train.train],
             max_concurrent_activities=1,
             graceful_shutdown_timeout=_HAND_BACK,
+            max_heartbeat_throttle_interval=_NEWS,
         ),
     ]
 
