@@ -31,7 +31,8 @@ def run_stack(settings: Settings, *, workers: bool, detach: bool) -> None:
     Raises:
         StackError: when it cannot be started or kept running.
     """
-    plan = UpPlan(settings=settings, workers=worker_commands() if workers else ())
+    # The stock Temporal CLI then finds the server without being told where it is.
+    plan = UpPlan(settings=settings, workers=worker_commands() if workers else (), well_known_ports=True)
     if detach:
         _say_where(settings, up_in_background(plan))
         typer.echo("`marlaas status` shows how it does, `marlaas down` stops it")

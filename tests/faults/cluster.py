@@ -68,15 +68,15 @@ class WorkerProcess:
         return self._process.poll() is None
 
 
-class Cluster:
-    """Workers on one set of servers; ends those that are left."""
+class Workers:
+    """Worker processes on one set of servers."""
 
-    def __init__(self, addresses: Addresses, client: Client, data: Path) -> None:
-        self.addresses, self.client, self._data = addresses, client, data
+    def __init__(self, addresses: Addresses, data: Path) -> None:
+        self._addresses, self._data = addresses, data
         self._workers: list[WorkerProcess] = []
 
     def start(self, role: Role) -> WorkerProcess:
-        worker = WorkerProcess(role, self.addresses, self._data)
+        worker = WorkerProcess(role, self._addresses, self._data)
         self._workers.append(worker)
         return worker
 
@@ -92,6 +92,13 @@ class Cluster:
             if worker.running:
                 worker.send(signal.SIGCONT, tree=True)
                 worker.kill()
+
+
+class Cluster:
+    """What goes on in a cluster, as its servers tell."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     async def digests(self, key: JobKey) -> list[str]:
         """sha256 of every adapter revision of a job, from version 0."""

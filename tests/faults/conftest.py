@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from marlaas.tests.tiny_model import write_tiny_model
 from marlaas.workers.settings import Settings
 from marlaas.workers.supervisor import Supervisor
 
-from .cluster import Cluster, finished
+from .cluster import Cluster, Workers, finished
 
 STEPS = 8
 
@@ -85,20 +85,30 @@ async def supervisor(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator
 
 
 @pytest.fixture(scope="session")
-async def cluster(
-    supervisor: Supervisor, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncGenerator[Cluster]:
-    addresses = supervisor.settings.addresses()
-    async with await connect(addresses) as client:
-        cluster = Cluster(addresses, client, tmp_path_factory.mktemp("workers"))
-        yield cluster
-        cluster.close()
+async def cluster(supervisor: Supervisor) -> AsyncGenerator[Cluster]:
+    async with await connect(supervisor.settings.addresses()) as client:
+        yield Cluster(client)
 
 
 @pytest.fixture(scope="session")
-async def jobs(cluster: Cluster, model: Path, rows: Path) -> Jobs:
+def all_workers(supervisor: Supervisor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    workers = Workers(supervisor.settings.addresses(), tmp_path_factory.mktemp("workers"))
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def workers(all_workers: Workers) -> Workers:
+    """One running worker of each role, whatever the test before has killed."""
     for role in ("control", "cpu", "gpu"):
-        cluster.ensure(role)
+        all_workers.ensure(role)
+    return all_workers
+
+
+@pytest.fixture(scope="session")
+async def jobs(cluster: Cluster, all_workers: Workers, model: Path, rows: Path) -> Jobs:
+    for role in ("control", "cpu", "gpu"):
+        all_workers.ensure(role)
     jobs = Jobs(cluster, model, rows)
     assert await jobs.calm_digests(0) != await jobs.calm_digests(2)
     return jobs
