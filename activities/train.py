@@ -8,7 +8,7 @@ from pathlib import Path
 from temporalio import activity
 
 from ..schemas.contract import BlobRef
-from ..schemas.engine_calls import InitialiseCall, TrainCall
+from ..schemas.engine_calls import ADAPTER_FILE, OPTIMIZER_FILE, InitialiseCall, TrainCall
 from ..schemas.events import Candidate, InitialiseInput, TrainInput
 from ..storage.blob_cache import BlobCache
 from .engines import Trainer
@@ -93,6 +93,6 @@ class TrainActivities:
     async def _upload(self, bucket: str, folder: Path) -> tuple[BlobRef, BlobRef]:
         """Stores both files, and keeps them here: the next step is likely to train or sample them here."""
         return await asyncio.gather(
-            self._cache.put(bucket, folder / "adapter.safetensors"),
-            self._cache.put(bucket, folder / "optimizer.safetensors"),
+            self._cache.put(bucket, folder / ADAPTER_FILE),
+            self._cache.put(bucket, folder / OPTIMIZER_FILE),
         )

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from ..schemas.batch import Batch
+from ..schemas.engine_calls import ADAPTER_FILE, OPTIMIZER_FILE
 from ..schemas.job_spec import JobSpec, LoraSpec
 from ..schemas.manifest import StepMetrics
 from .adamw import load_optimizer, save_optimizer, write_initial_state
@@ -25,9 +26,6 @@ from .gradients import check_head
 from .lora import check_adapter, initial_adapter, target_layers
 from .policy_gradient import Signal, accumulate_policy_gradient, find_signal, why_not
 from .step_metrics import Update, step_metrics
-
-ADAPTER_FILE = "adapter.safetensors"
-OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 @dataclass(frozen=True)

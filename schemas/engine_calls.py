@@ -12,6 +12,10 @@ from .dataset import Message
 from .job_spec import JobSpec
 from .manifest import Fingerprint, StepMetrics
 
+ADAPTER_FILE = "adapter.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+"""What a trainer writes into the folder that a call names."""
+
 
 class SampleSeed(Contract):
     """One sample to draw. Its seed alone decides what is drawn from the policy's distribution."""
@@ -69,7 +73,7 @@ class InitialiseCall(Contract):
 
     Attributes:
         dataset_path: of the stored `Dataset`.
-        out: existing folder that is given `adapter.safetensors` and `optimizer.safetensors`.
+        out: existing folder that is given ADAPTER_FILE and OPTIMIZER_FILE.
     """
 
     spec: JobSpec

@@ -71,11 +71,11 @@ class BlobCache:
         """
         ref = await self._store.put_blob(bucket, path)
         place = self._folder / bucket / ref.digest
-        arrival = place.with_name(f"{ref.digest}.{uuid.uuid4().hex}.part")
-        await asyncio.to_thread(self._adopt, path, arrival, place)
+        await asyncio.to_thread(self._adopt, path, place)
         return ref
 
-    def _adopt(self, path: Path, arrival: Path, place: Path) -> None:
+    def _adopt(self, path: Path, place: Path) -> None:
+        arrival = _arrival(place)
         arrival.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, arrival)
         self._admit(arrival, place)
@@ -84,7 +84,7 @@ class BlobCache:
         lock = self._downloads.setdefault(path, asyncio.Lock())
         async with lock:
             while (file := await asyncio.to_thread(self._open_pinned, path, ref)) is None:
-                arrival = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+                arrival = _arrival(path)
                 await self._store.download_blob(bucket, ref, arrival)
                 await asyncio.to_thread(self._admit, arrival, path)
             return file
@@ -164,6 +164,11 @@ class BlobCache:
             return False
         self._verified.discard(path)
         return True
+
+
+def _arrival(path: Path) -> Path:
+    """Where a file is put together, by one writer alone, before it appears at its path."""
+    return path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
 
 
 def _is_at(file: BufferedReader, path: Path) -> bool:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from marlaas.engines import base_model
 from marlaas.engines.base_model import SMOLLM2, BaseModel
+from marlaas.engines.trainer import Trainer
+from marlaas.tests.engines.trainer_bench import Bench
 from marlaas.tests.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,3 +34,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> BaseModel:
 def tiny_double(tiny: BaseModel) -> BaseModel:
     """The tiny model in float64."""
     return base_model.load(tiny.folder, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny: BaseModel) -> Trainer:
+    return Trainer(tiny)
+
+
+@pytest.fixture
+def bench(trainer: Trainer, tmp_path: Path) -> Bench:
+    return Bench(trainer, tmp_path)

@@ -29,16 +29,6 @@ OTHER = make_spec(
 )
 
 
-@pytest.fixture(scope="module")
-def trainer(tiny: BaseModel) -> Trainer:
-    return Trainer(tiny)
-
-
-@pytest.fixture
-def bench(trainer: Trainer, tmp_path: Path) -> Bench:
-    return Bench(trainer, tmp_path)
-
-
 # --- version 0
 
 

@@ -3,28 +3,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from marlaas.engines.base_model import BaseModel
 from marlaas.engines.policy_gradient import find_signal
-from marlaas.engines.trainer import Trainer
 from marlaas.schemas.batch import Batch
 from marlaas.tests.engines.trainer_bench import Bench, batch_number
 from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec
-
-
-@pytest.fixture(scope="module")
-def trainer(tiny: BaseModel) -> Trainer:
-    return Trainer(tiny)
-
-
-@pytest.fixture
-def bench(trainer: Trainer, tmp_path: Path) -> Bench:
-    return Bench(trainer, tmp_path)
-
 
 # --- steps that do not happen
 

@@ -87,6 +87,11 @@ class Workers:
             surplus.kill()
         return left[0] if left else self.start(role)
 
+    def ensure_all(self) -> None:
+        """One running worker of each role."""
+        for role in ("control", "cpu", "gpu"):
+            self.ensure(role)
+
     def close(self) -> None:
         for worker in self._workers:
             if worker.running:

@@ -100,15 +100,13 @@ def all_workers(supervisor: Supervisor, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def workers(all_workers: Workers) -> Workers:
     """One running worker of each role, whatever the test before has killed."""
-    for role in ("control", "cpu", "gpu"):
-        all_workers.ensure(role)
+    all_workers.ensure_all()
     return all_workers
 
 
 @pytest.fixture(scope="session")
 async def jobs(cluster: Cluster, all_workers: Workers, model: Path, rows: Path) -> Jobs:
-    for role in ("control", "cpu", "gpu"):
-        all_workers.ensure(role)
+    all_workers.ensure_all()
     jobs = Jobs(cluster, model, rows)
     assert await jobs.calm_digests(0) != await jobs.calm_digests(2)
     return jobs

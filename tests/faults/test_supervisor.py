@@ -1,16 +1,15 @@
 """`kill -9` of the supervisor: nothing is left running, and the next `up` goes on with the job."""
 
 import signal
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 from marlaas.client import connect
+from marlaas.terminal.stack import worker_commands
 from marlaas.tests.embedded.harness import processes_of
 from marlaas.workers.settings import Settings
 from marlaas.workers.stack_file import read_stack
-from marlaas.workers.supervisor import WorkerCommand
 from marlaas.workers.up import UpPlan, down, up_in_background
 
 from .cluster import Cluster, finished, until
@@ -18,13 +17,7 @@ from .conftest import Jobs
 
 
 def plan(data: Path) -> UpPlan:
-    return UpPlan(
-        settings=Settings(data=data),
-        workers=tuple(
-            WorkerCommand(name=role, argv=(sys.executable, "-m", "marlaas.cli", "worker", "--role", role))
-            for role in ("control", "cpu", "gpu")
-        ),
-    )
+    return UpPlan(settings=Settings(data=data), workers=worker_commands())
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
