@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from .child_output import ChildOutput
 from .child_runtime import MAX_FRAME, encode_frame
+from .pulse import Pulse
 
 _log = logging.getLogger(__name__)
 _GRACE_SECONDS = 1.0
@@ -52,7 +53,7 @@ class ChildDied(Exception):
         output: the last lines that it printed.
     """
 
-    def __init__(self, target: str, return_code: int, output: str) -> None:
+    def __init__(self, target: str, return_code: int, output: str, cause: str) -> None:
         self.exit_code = return_code if return_code >= 0 else None
         self.signal = -return_code if return_code < 0 else None
         self.ending = f"exited with code {return_code}"
@@ -61,6 +62,7 @@ class ChildDied(Exception):
             self.ending = (
                 f"was ended by {signal.Signals(-return_code).name if named else f'signal {-return_code}'}"
             )
+        self.ending += cause
         self.output = output
         printed = f"; it printed last:\n{output}" if output else ""
         super().__init__(f"the child process {target} {self.ending}{printed}")
@@ -75,7 +77,12 @@ class ChildProcess:
     """
 
     def __init__(
-        self, target: str, process: subprocess.Popen[bytes], ours: socket.socket, lifeline: int
+        self,
+        target: str,
+        process: subprocess.Popen[bytes],
+        ours: socket.socket,
+        lifeline: int,
+        pulse: Pulse | None,
     ) -> None:
         """For `start`."""
         self._target = target
@@ -89,18 +96,26 @@ class ChildProcess:
         self._writer: asyncio.Future[asyncio.StreamWriter] = self._loop.create_future()
         self._return_code: asyncio.Future[int] = self._loop.create_future()
         self._failed = False
+        self._cause = ""
+        self._pulse = pulse
+        if pulse is not None:
+            pulse.listen(lambda: self._end_silent(pulse.limit))
         self._pidfd = os.pidfd_open(process.pid)
         self._loop.add_reader(self._pidfd, self._reap)
         self._supervisor = asyncio.create_task(self._supervise())
 
     @classmethod
-    def start(cls, target: str, *, env: Mapping[str, str] | None = None) -> Self:
+    def start(
+        cls, target: str, *, env: Mapping[str, str] | None = None, silence_seconds: float | None = None
+    ) -> Self:
         """Starts a child that runs `target` (`module:function`) with a `child_runtime.Channel`.
 
         Requests may be sent at once. When the target cannot be imported, they fail with ChildDied.
 
         Args:
             env: all environment variables of the child; None for those of this process.
+            silence_seconds: a child that is stopped, or whose interpreter is held, for so long is killed.
+                None for children whose code may close descriptors that it does not know.
 
         Raises:
             RuntimeError: when called outside of the main thread, whose end would be the child's.
@@ -111,7 +126,10 @@ class ChildProcess:
             )
         ours, theirs = socket.socketpair()
         lifeline_end, lifeline = os.pipe()
-        handles = (theirs.fileno(), lifeline_end)
+        handles = [theirs.detach(), lifeline_end]
+        pulse = Pulse(silence_seconds) if silence_seconds is not None else None
+        if pulse is not None:
+            handles.append(pulse.theirs)
         try:
             process = subprocess.Popen(
                 [
@@ -119,8 +137,8 @@ class ChildProcess:
                     "-m",
                     f"{__package__}.child_runtime",
                     target,
-                    *map(str, handles),
                     str(os.getpid()),
+                    *map(str, handles),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -132,11 +150,13 @@ class ChildProcess:
         except BaseException:
             ours.close()
             os.close(lifeline)
+            if pulse is not None:
+                pulse.close()
             raise
         finally:
-            theirs.close()
-            os.close(lifeline_end)
-        return cls(target, process, ours, lifeline)
+            for handle in handles:
+                os.close(handle)
+        return cls(target, process, ours, lifeline, pulse)
 
     @property
     def pid(self) -> int:
@@ -181,7 +201,9 @@ class ChildProcess:
                     case {"kind": "error", "type": name, "message": message, "traceback": traceback}:
                         raise ChildError(name, message, traceback)
                     case None:
-                        raise ChildDied(self._target, self._return_code.result(), self._output.last_lines())
+                        raise ChildDied(
+                            self._target, self._return_code.result(), self._output.last_lines(), self._cause
+                        )
                     case _:
                         return
         finally:
@@ -197,6 +219,11 @@ class ChildProcess:
         """Kills the process and waits until it is gone."""
         self.kill()
         await asyncio.wait([self._supervisor])
+
+    def _end_silent(self, seconds: float) -> None:
+        self._cause = f" after {seconds:g} s without a sign of life"
+        _log.error("%s[%d] is killed%s", self._target, self.pid, self._cause)
+        self.kill()
 
     async def _send(self, frame: bytes) -> None:
         writer = await asyncio.shield(self._writer)
@@ -230,6 +257,8 @@ class ChildProcess:
             else:
                 self._connection.close()
             os.close(self._lifeline)
+            if self._pulse is not None:
+                self._pulse.close()
             if printing is not None:
                 printing.close()
             self._fail()

@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
+from .pulse import send_pulse
+
 MAX_FRAME = 1 << 28
 """Longest frame in bytes, either way."""
 _PR_SET_PDEATHSIG = 1
@@ -221,11 +223,17 @@ def _end_at_eof(lifeline: int) -> None:
 
 
 def main() -> None:
-    """Runs `module:function` with the channel; arguments: that name, two descriptors, the parent's id."""
-    target, connection, lifeline, parent = sys.argv[1], *map(int, sys.argv[2:5])
+    """Runs `module:function` with the channel.
+
+    Arguments: that name, the parent's id, the descriptors of connection and lifeline, and that of the
+    pulse where the parent listens to one.
+    """
+    target, parent, connection, lifeline, *pulse = sys.argv[1], *map(int, sys.argv[2:])
     _die_with_parent(parent, lifeline)
-    for descriptor in (connection, lifeline):
+    for descriptor in (connection, lifeline, *pulse):
         os.set_inheritable(descriptor, False)
+    for descriptor in pulse:
+        send_pulse(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)
     cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=True)

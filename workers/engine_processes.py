@@ -21,6 +21,9 @@ from .child_process import ChildDied, ChildError, ChildProcess
 
 C = TypeVar("C", bound=Contract)
 
+_SILENCE_SECONDS = 60.0
+"""Longer than loading torch from a slow disk holds the interpreter."""
+
 
 def engine_environment(threads: int, models: Path, device: str) -> dict[str, str]:
     """Environment of an engine process.
@@ -77,7 +80,9 @@ class EngineProcess:
 
     def _running(self) -> ChildProcess:
         if self._child is None or not self._child.alive:
-            self._child = ChildProcess.start(self._target, env=self._environment)
+            self._child = ChildProcess.start(
+                self._target, env=self._environment, silence_seconds=_SILENCE_SECONDS
+            )
         return self._child
 
 

@@ -266,6 +266,27 @@ async def test_interrupts_do_not_reach_the_child(child: ChildProcess) -> None:
     assert await child.call("echo", {"value": 1}) == 1
 
 
+async def test_a_stopped_child_is_killed() -> None:
+    child = ChildProcess.start("child_targets:plain", silence_seconds=2)
+    assert await child.call("echo", {"value": 1}) == 1
+    os.kill(child.pid, signal.SIGSTOP)
+    with pytest.raises(ChildDied, match="was ended by SIGKILL after 2 s without a sign of life"):
+        await child.call("echo", {"value": 1})
+
+
+async def test_a_child_that_holds_its_interpreter_is_killed() -> None:
+    child = ChildProcess.start("child_targets:plain", silence_seconds=2)
+    with pytest.raises(ChildDied, match="without a sign of life"):
+        await child.call("hold", {})
+
+
+async def test_a_child_that_works_for_long_gives_signs_of_life() -> None:
+    child = ChildProcess.start("child_targets:plain", silence_seconds=2)
+    await child.call("sleep", {"seconds": 4})
+    assert child.alive
+    await child.close()
+
+
 async def test_only_the_main_thread_may_start_children() -> None:
     faults: list[BaseException] = []
 
