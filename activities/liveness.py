@@ -30,6 +30,9 @@ PERMANENT = frozenset(
 )
 """Failures that no other worker and no later hour can mend."""
 
+_LONGEST_MESSAGE = 4000
+"""Characters of a failure that history keeps; Temporal refuses one that is too large."""
+
 LOST_BYTES = frozenset({"CorruptBlob", "MissingBlob"})
 LOST_BYTES_ATTEMPTS = 5
 """A store that is just starting may deny what it has; after so many attempts the bytes count as lost."""
@@ -112,4 +115,7 @@ async def _until_shutdown(work: Awaitable[T]) -> T:
 def _as_failure(error: Exception) -> ApplicationError:
     kind = error.kind if isinstance(error, EngineFailure) else type(error).__name__
     permanent = kind in PERMANENT or (kind in LOST_BYTES and activity.info().attempt >= LOST_BYTES_ATTEMPTS)
-    return ApplicationError(str(error), type=kind, non_retryable=permanent)
+    message = str(error)
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE]}… ({len(message)} characters)"
+    return ApplicationError(message, type=kind, non_retryable=permanent)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -89,8 +90,8 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise UnusableModel(f"model folder {folder}: {error}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+        raise UnusableModel(f"model folder {folder}: {error or type(error).__name__}") from error
     kinds = set(getattr(model.config, "layer_types", None) or _SUPPORTED_ATTENTION)
     if kinds - _SUPPORTED_ATTENTION:
         raise UnusableModel(

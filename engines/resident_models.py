@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Self
 
 from ..schemas.dataset import Dataset
+from ..schemas.job_spec import SamplingSpec
 from ..schemas.manifest import Fingerprint
 from . import base_model
-from .base_model import BaseModel
+from .base_model import BaseModel, UnusableModel
 from .chat import prompt_ids
 
 
@@ -62,6 +63,21 @@ def _check(found: Fingerprint, expected: Fingerprint) -> None:
         raise WrongFingerprint(
             f"this worker computes other bytes than the job's first: {'; '.join(differences)}. Run the job "
             "on workers of one kind, or set durability.fingerprint to accept"
+        )
+
+
+def check_context(base: BaseModel, sampling: SamplingSpec) -> None:
+    """Refuses sequences that are longer than the model was made for.
+
+    Raises:
+        UnusableModel: naming both lengths.
+    """
+    most = getattr(base.model.config, "max_position_embeddings", None)
+    longest = sampling.max_prompt_tokens + sampling.max_tokens
+    if most is not None and longest > most:
+        raise UnusableModel(
+            f"sampling.max_prompt_tokens {sampling.max_prompt_tokens} and sampling.max_tokens "
+            f"{sampling.max_tokens} make {longest} tokens; the model takes at most {most}"
         )
 
 

@@ -27,6 +27,8 @@ def read_jsonl(path: str) -> list[Row]:
         OSError: when reading failed for a reason that may pass.
     """
     try:
+        if Path(path).is_fifo() or Path(path).is_char_device() or Path(path).is_socket():
+            raise InvalidEnvironment(_PATH, f"{path!r} is no file that can be read to its end")
         data = Path(path).read_bytes()
     except (OSError, ValueError) as fault:
         if isinstance(fault, OSError) and fault.errno not in _NO_SUCH_FILE:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import math
 import reprlib
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -13,6 +12,8 @@ from .fault_text import fault_text
 from .invalid import InvalidEnvironment
 
 _PATH = "environment.reward"
+_LARGEST = 1e100
+"""Rewards beyond it have sums of squares that overflow."""
 
 
 class InvalidReward(ValueError):
@@ -68,7 +69,7 @@ def checked_reward(value: object) -> float:
     """The reward as a float; True is 1.0, False is 0.0, and whatever has a `__float__` is taken.
 
     Raises:
-        InvalidReward: when it is no finite number.
+        InvalidReward: when it is no finite number, or beyond 1e100.
     """
     if not isinstance(value, SupportsFloat):
         raise InvalidReward(f"the reward function returned {reprlib.repr(value)}; it has to return a number")
@@ -78,8 +79,10 @@ def checked_reward(value: object) -> float:
         raise InvalidReward(
             f"the reward function returned {reprlib.repr(value)}, which is no number: {fault}"
         ) from fault
-    if not math.isfinite(reward):
-        raise InvalidReward(f"the reward function returned {reward}; it has to return a finite number")
+    if not abs(reward) <= _LARGEST:
+        raise InvalidReward(
+            f"the reward function returned {reward}; it has to return a finite number of at most {_LARGEST:g}"
+        )
     return reward
 
 

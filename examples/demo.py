@@ -61,10 +61,10 @@ async def demo(config: Path, seed: int, data: Path) -> int:
         out = settings.data / "exports" / job.key.tenant / job.key.job
         exported = await job.export(out)
         report = await gather_report(client, job)
-        _say("")
-        print_report(report, make_console())
-        _say(f"\nversion {exported.version} of the adapter, for PEFT: {out}")
-        _say(report.result_line)
+    _say("")
+    print_report(report, make_console())
+    _say(f"\nversion {exported.version} of the adapter, for PEFT: {out}")
+    _say(report.result_line)
     return 0
 
 

@@ -22,16 +22,39 @@ _CORE_SCALARS = (
 )
 """The core schema of YAML 1.2 (section 10.3), in the order of precedence."""
 
+_TOO_DEEP = "lists or mappings lie in one another deeper than a job spec has levels"
+
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML 1.2's plain scalars, where 5e-4 is a number and `no` is a word, and refuses a key
-    that is given twice."""
+    """Reads YAML 1.2's plain scalars, where 5e-4 is a number and `no` is a word.
+
+    A key that is given twice is refused. So are aliases: a job file has no use for them, and a few lines
+    of them can stand for more than fits into memory.
+    """
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML's own way; filled below
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         # PyYAML takes a leading zero for octal.
         return int(node.value)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = cast(yaml.AliasEvent, self.peek_event())
+            raise yaml.composer.ComposerError(
+                problem=f"*{event.anchor} is an alias, which a job file may not have: write it out",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return cast(object, super().construct_object(node, deep))  # pyright: ignore[reportUnknownMemberType]
+        except (ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            # What PyYAML's constructors raise for a text that does not fit its tag.
+            raise yaml.constructor.ConstructorError(
+                problem=f"this is no {node.tag.rpartition(':')[2]}: {error}", problem_mark=node.start_mark
+            ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -67,7 +90,7 @@ def read_job_file(path: Path) -> Any:
     if path.suffix not in _READERS:
         raise InvalidJobFile(f"{path}: a job file is named *.yaml, *.yml or *.json")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InvalidJobFile(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -84,6 +107,8 @@ def _read_yaml(path: Path, text: str) -> Any:
         raise InvalidJobFile(f"{path}:{place} {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise InvalidJobFile(f"{path}: not YAML: {error}") from None
+    except RecursionError:
+        raise InvalidJobFile(f"{path}: {_TOO_DEEP}") from None
 
 
 def _read_json(path: Path, text: str) -> Any:
@@ -99,6 +124,10 @@ def _read_json(path: Path, text: str) -> Any:
         return json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise InvalidJobFile(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except ValueError as error:  # a number with thousands of digits
+        raise InvalidJobFile(f"{path}: {error}") from None
+    except RecursionError:
+        raise InvalidJobFile(f"{path}: {_TOO_DEEP}") from None
 
 
 _READERS = {".yaml": _read_yaml, ".yml": _read_yaml, ".json": _read_json}

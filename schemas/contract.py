@@ -11,6 +11,10 @@ LABEL_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Label = Annotated[str, StringConstraints(pattern=LABEL_PATTERN)]
 """A DNS label: 1 to 63 of a-z, 0-9 and '-', no '-' at either end."""
 
+TENANT_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$"
+TenantLabel = Annotated[str, StringConstraints(pattern=TENANT_PATTERN)]
+"""A label short enough to be part of a bucket's name, which has at most 63 characters."""
+
 
 class Contract(BaseModel):
     """A message between parts of the system: unknown fields are refused, values never change."""

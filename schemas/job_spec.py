@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from .contract import Contract, Digest, Document, Label
+from .contract import Contract, Digest, Document, Label, TenantLabel
 from .names import JobKey
 from .problems import in_words
 
@@ -53,6 +53,14 @@ class ReasoningGymEnvironment(Contract):
     system: str | None = None
     suffix: str = ""
     """Text that is put after every question."""
+
+    @model_validator(mode="after")
+    def _options_are_json(self) -> Self:
+        try:
+            json.dumps(self.options, allow_nan=False)
+        except ValueError:
+            raise ValueError(f"options are {self.options}; numbers in them have to be finite") from None
+        return self
 
 
 class JsonlEnvironment(Contract):
@@ -149,7 +157,7 @@ class DurabilitySpec(Contract):
 
     heartbeat_seconds: Annotated[float, Field(ge=1, le=3600)] = 10.0
     """A worker that says nothing for so long has lost its work to another."""
-    give_up_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24 * 7.0
+    give_up_hours: Annotated[float, Field(ge=0.001, le=24 * 365)] = 24 * 7.0
     """Longest that one activity may take, with all its retries and all its waiting for workers."""
     fingerprint: Literal["require", "accept"] = "require"
     """`require`: only workers with the processor kind and versions that began the job go on with it.
@@ -163,7 +171,7 @@ class JobSpec(Document):
         pydantic.ValidationError: with the path of every wrong field, its value and what is allowed.
     """
 
-    tenant: Label
+    tenant: TenantLabel
     job: Label
     model: Annotated[str, Field(min_length=1)]
     """A name of `marlaas.engines.base_model`, a local folder in Hugging Face format, or a hub id."""

@@ -1,6 +1,6 @@
 """Every name that two parts of the system must agree on: workflow ids, groups, subjects, object keys."""
 
-from .contract import Contract, Digest, Label
+from .contract import Contract, Digest, Label, TenantLabel
 
 TASK_QUEUE = "marlaas"
 """Workflow tasks: what `temporal workflow start --task-queue` is given."""
@@ -14,7 +14,7 @@ TRAIN_QUEUE = "marlaas-train"
 class JobKey(Contract):
     """Names one job; both parts are DNS labels."""
 
-    tenant: Label
+    tenant: TenantLabel
     job: Label
 
     def __str__(self) -> str:

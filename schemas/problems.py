@@ -8,9 +8,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from .contract import LABEL_PATTERN
+from .contract import LABEL_PATTERN, TENANT_PATTERN
 
-_IN_WORDS = {LABEL_PATTERN: "should be a DNS label: 1 to 63 of a-z, 0-9 and '-', with no '-' at either end"}
+_IN_WORDS = {
+    pattern: f"should be a DNS label: 1 to {most} of a-z, 0-9 and '-', with no '-' at either end"
+    for pattern, most in ((LABEL_PATTERN, 63), (TENANT_PATTERN, 55))
+}
 
 
 def in_words(error: ErrorDetails, model: type[BaseModel]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.base_model import BaseModel
-from ..engines.resident_models import ResidentModel, check_prompts
+from ..engines.resident_models import ResidentModel, check_context, check_prompts
 from ..engines.trainer import Trainer
 from ..schemas.batch import Batch
 from ..schemas.dataset import Dataset
@@ -26,6 +26,7 @@ class TrainerChild:
         call = InitialiseCall.model_validate(payload, strict=False)
         spec = call.spec
         base = self._model.get(spec.model, None)
+        check_context(base, spec.sampling)
         dataset = Dataset.model_validate_json(Path(call.dataset_path).read_bytes())
         check_prompts(base, dataset, spec.sampling.max_prompt_tokens)
         self._trainer_on(base).initialise(spec.lora, spec.seed, Path(call.out))

@@ -1,6 +1,7 @@
 """JSONL files as people have them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ def spec(path: str, held_out: int) -> JobSpec:
         sampling=SamplingSpec(groups_per_step=1, samples_per_group=1),
         evaluation=EvaluationSpec(prompts=held_out),
     )
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    for path in (str(tmp_path / "rows.jsonl"), "/dev/zero"):
+        with pytest.raises(InvalidEnvironment, match="is no file that can be read to its end"):
+            read_jsonl(path)
 
 
 def test_rows_keep_their_order_messages_and_fields(tmp_path: Path) -> None:

@@ -45,6 +45,16 @@ def test_plain_scalars_are_those_of_yaml_1_2(tmp_path: Path) -> None:
         ("job.yaml", "a: \x01", "not YAML"),
         ("job.json", '{"a": 1,\n "a": 2}', "a is given twice"),
         ("job.json", '{"a": 1,\n b}', "line 2, column 2"),
+        ("job.yaml", f"a: {'9' * 5000}", "line 1, column 4: this is no int"),
+        ("job.yaml", "a: !!int abc", "line 1, column 4: this is no int"),
+        ("job.yaml", "a: !!float abc", "line 1, column 4: this is no float"),
+        ("job.yaml", "a: !!bool maybe", "line 1, column 4: this is no bool"),
+        ("job.yaml", "a: !!timestamp 2020-13-45", "line 1, column 4: this is no timestamp"),
+        ("job.yaml", "a: !!timestamp x", "line 1, column 4: this is no timestamp"),
+        ("job.yaml", "a: " + "[" * 3000 + "]" * 3000, "lie in one another"),
+        ("job.yaml", "a: &x [1]\nb: [*x, *x]", "line 2, column 5: *x is an alias"),
+        ("job.json", f'{{"a": {"9" * 5000}}}', "4300 digits"),
+        ("job.json", '{"a": ' + "[" * 100_000, "lie in one another"),
         ("job.toml", "a = 1", "*.yaml, *.yml or *.json"),
     ],
 )
@@ -81,7 +91,13 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
-        ({"tenant": "Acme_1"}, ["tenant is \"Acme_1\": should be a DNS label: 1 to 63 of a-z, 0-9 and '-'"]),
+        ({"tenant": "Acme_1"}, ["tenant is \"Acme_1\": should be a DNS label: 1 to 55 of a-z, 0-9 and '-'"]),
+        ({"tenant": "a" * 56}, ['tenant is "' + "a" * 56 + '": should be a DNS label: 1 to 55 of a-z']),
+        (
+            {"environment": {"kind": "reasoning-gym", "task": "x", "options": {"a": [float("nan")]}}},
+            ["environment: options are {'a': [nan]}; numbers in them have to be finite"],
+        ),
+        ({"durability": {"give_up_hours": 1e-9}}, ["durability.give_up_hours is 1e-09: should be greater"]),
         ({"step": 3}, ["step is not a known field; did you mean steps?"]),
         ({"zzz": 3}, ["zzz is not a known field; the fields here are format, tenant, job"]),
         ({"steps": "x"}, ['steps is "x": should be a valid integer']),

@@ -106,8 +106,8 @@ async def test_rewards(pool: RewardPool, completion: str, expected: float) -> No
     ("completion", "text"),
     [
         ("none", "the reward function returned None; it has to return a number"),
-        ("nan", "the reward function returned nan; it has to return a finite number"),
-        ("inf", "the reward function returned -inf; it has to return a finite number"),
+        ("nan", "the reward function returned nan; it has to return a finite number of at most 1e+100"),
+        ("inf", "the reward function returned -inf; it has to return a finite number of at most 1e+100"),
         ("text", "the reward function returned '1.0'; it has to return a number"),
         ("complex", "the reward function returned 1j; it has to return a number"),
         ("huge", "which is no number: int too large to convert to float"),
