@@ -65,6 +65,10 @@ class TrainActivities:
                 str(await stack.enter_async_context(self._cache.pinned(bucket, blob)))
                 for blob in (data.batch, revision.adapter, revision.optimizer)
             ]
+            kl = spec.objective.kl
+            start = None
+            if kl is not None and kl.reference == "start" and data.started.adapter is not None:
+                start = str(await stack.enter_async_context(self._cache.pinned(bucket, data.started.adapter)))
             out = stack.enter_context(tempfile.TemporaryDirectory(dir=self._scratch))
             trained = await self._trainer.train(
                 TrainCall(
@@ -73,6 +77,7 @@ class TrainActivities:
                     batch_path=batch,
                     adapter_path=adapter,
                     optimizer_path=optimizer,
+                    start_adapter_path=start,
                     out=out,
                     fingerprint=data.started.fingerprint
                     if spec.durability.fingerprint == "require"

@@ -1,7 +1,8 @@
-"""Gradients of a loss on token log-probabilities, micro-batch by micro-batch, in bounded memory."""
+"""Log-probabilities of tokens and gradients of losses on them, in bounded memory."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,23 @@ _LOGITS = 2**23
 """Most logits that exist at once; larger chunks are no faster."""
 
 TokenLosses = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""From float64 log-probabilities [C] and where their tokens stand in the batch [C], to losses [C]."""
+"""From float64 log-probabilities [C] and where their tokens stand in the batch [C], to losses [C]. All of a
+sequence's tokens are in one call, one after the other."""
+
+
+@dataclass(frozen=True)
+class ComputedTokens:
+    """What a forward pass found, P tokens.
+
+    Attributes:
+        places: int64 [P], where in the batch each token stands.
+        logprobs: float64 [P].
+        entropies: float64 [P], in nats, of the distribution that the token comes from.
+    """
+
+    places: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float64]
+    entropies: npt.NDArray[np.float64]
 
 
 def check_head(model: PreTrainedModel) -> None:
@@ -42,35 +59,69 @@ def accumulate_gradients(
     token_ids: npt.NDArray[np.int32],
     temperature: float,
     losses: TokenLosses,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> ComputedTokens:
     """Adds the gradient of the summed losses to the `grad` of the model's parameters that require one.
 
     Only predicted positions get logits, at most 2^23 of them at a time; log-softmax is float32, or float64
-    in a float64 model, of logits / temperature.
+    in a float64 model, of logits / temperature. A loss may depend on all tokens of a micro-batch: each
+    token's log-probability is first derived with respect to its own hidden state, and what the losses
+    make of them scales that.
 
     Args:
         token_ids: int32 [T], of the batch that the micro-batches were packed from.
-        losses: called on parts of each micro-batch; the total is the sum of what it returns.
+        losses: called once for each micro-batch; the total is the sum of what it returns.
 
     Returns:
-        Log-probabilities, float64 [P], of all trained tokens before any update, and where in the batch
-        each token stands, int64 [P].
+        All trained tokens before any update.
     """
-    logprobs: list[torch.Tensor] = []
-    targets: list[torch.Tensor] = []
+    found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     ids = torch.from_numpy(token_ids).to(model.device, torch.int64)
     for micro in micro_batches:
         hidden = _outputs(model, micro)
-        leaf = hidden.detach().requires_grad_()
         places = torch.from_numpy(micro.targets).to(model.device)
-        chunk = max(1, _LOGITS // _head(model).out_features)
-        for some, where in zip(leaf.split(chunk), places.split(chunk), strict=True):
-            new = _logprobs(_head(model)(some), ids[where], temperature).double()
-            losses(new, where).sum().backward()
-            logprobs.append(new.detach())
-        hidden.backward(leaf.grad)
-        targets.append(places)
-    return torch.cat(logprobs), torch.cat(targets)
+        leaf = hidden.detach().requires_grad_()
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for chunk, where in _chunks(model, leaf, places):
+            new, entropies = _logprobs(_head(model)(chunk), ids[where], temperature)
+            new.sum().backward()
+            parts.append((new.detach(), entropies))
+        new = torch.cat([part[0] for part in parts]).double().requires_grad_()
+        losses(new, places).sum().backward()
+        assert leaf.grad is not None
+        assert new.grad is not None
+        hidden.backward(leaf.grad * new.grad[:, None].to(leaf.dtype))
+        found.append((places, new.detach(), torch.cat([part[1] for part in parts])))
+    return _together(found)
+
+
+@torch.no_grad()
+def compute_logprobs(
+    model: PreTrainedModel,
+    micro_batches: Sequence[MicroBatch],
+    token_ids: npt.NDArray[np.int32],
+    temperature: float,
+) -> ComputedTokens:
+    """The same log-probabilities, without gradients."""
+    found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    ids = torch.from_numpy(token_ids).to(model.device, torch.int64)
+    for micro in micro_batches:
+        places = torch.from_numpy(micro.targets).to(model.device)
+        for chunk, where in _chunks(model, _outputs(model, micro), places):
+            new, entropies = _logprobs(_head(model)(chunk), ids[where], temperature)
+            found.append((where, new.double(), entropies))
+    return _together(found)
+
+
+def _chunks(
+    model: PreTrainedModel, hidden: torch.Tensor, places: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    size = max(1, _LOGITS // _head(model).out_features)
+    yield from zip(hidden.split(size), places.split(size), strict=True)
+
+
+def _together(found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> ComputedTokens:
+    places, logprobs, entropies = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
+    return ComputedTokens(places, logprobs, entropies)
 
 
 def _outputs(model: PreTrainedModel, micro: MicroBatch) -> torch.Tensor:
@@ -86,11 +137,17 @@ def _outputs(model: PreTrainedModel, micro: MicroBatch) -> torch.Tensor:
     return outputs.flatten(0, 1).index_select(0, torch.from_numpy(micro.predictors).to(model.device))
 
 
-def _logprobs(logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
+def _logprobs(
+    logits: torch.Tensor, tokens: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities of the tokens, and the distributions' entropies, float64 without gradient."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:  # two passes over all logits
         precise = precise / temperature
-    return torch.log_softmax(precise, dim=-1).gather(1, tokens[:, None])[:, 0]
+    distribution = torch.log_softmax(precise, dim=-1)
+    with torch.no_grad():
+        entropies = -(distribution.exp() * distribution).sum(-1).double()
+    return distribution.gather(1, tokens[:, None])[:, 0], entropies
 
 
 def _decoder(model: PreTrainedModel) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
-"""The gradient of a job's objective on a batch."""
+"""The gradient of a job's objective on sequences of a batch."""
 # pyright: reportUnknownMemberType=false
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,109 +11,159 @@ from transformers import PreTrainedModel
 
 from ..schemas.batch import Batch
 from ..schemas.job_spec import JobSpec
-from .advantages import group_advantages
-from .gradients import accumulate_gradients
-from .objectives import clipped_surrogate, sequence_weights
+from .aggregation import token_weights
+from .gradients import accumulate_gradients, compute_logprobs
+from .kl import kl_estimate
+from .learning_signal import Floats, PolicyTokens, Signal, StartLogprobs
+from .objectives import importance_ratio, is_clipped, surrogate
 from .packing import pack
 
 
 @dataclass(frozen=True)
-class Signal:
-    """What there is to learn from a batch of N sequences.
-
-    Attributes:
-        advantages: float64 [N].
-        weights: float64 [N], in the loss, of each policy token of the sequence.
-        trained: sequences with a policy token and an advantage other than 0. The others have no
-            gradient and are not computed.
-    """
-
-    advantages: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.float64]
-    trained: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class TrainedTokens:
-    """The policy tokens of the trained sequences, P of them.
+    """The policy tokens that an update computed, P of them.
 
     Attributes:
-        places: int64 [P], in the batch's arrays.
-        new: float64 [P], log-probabilities before the update.
-        behaviour: float64 [P], log-probabilities of the sampler.
-        advantages: float64 [P], of the token's sequence.
+        tokens: int64 [P], positions in the signal's arrays.
+        logprobs: float64 [P], before the update.
+        entropies: float64 [P], in nats.
+        ratio: float64 [P], importance ratio.
+        clipped: bool [P].
         losses: float64 [P], weighted; they sum to the loss.
     """
 
-    places: npt.NDArray[np.int64]
-    new: npt.NDArray[np.float64]
-    behaviour: npt.NDArray[np.float64]
-    advantages: npt.NDArray[np.float64]
-    losses: npt.NDArray[np.float64]
+    tokens: npt.NDArray[np.int64]
+    logprobs: Floats
+    entropies: Floats
+    ratio: Floats
+    clipped: npt.NDArray[np.bool_]
+    losses: Floats
 
     @property
     def loss(self) -> float:
         return float(self.losses.sum())
 
 
-def find_signal(spec: JobSpec, batch: Batch) -> Signal:
-    """Advantages and weights of a batch under the job's objective.
+class PolicyLoss:
+    """The weighted loss of each token, as a function of its log-probability.
 
-    Raises:
-        ValueError: when the reward of a valid sample is not finite.
+    With `old: trainer` and no proximal log-probabilities, the policy that is trained is the one that the
+    step begins with: they are its own.
     """
-    policy_tokens = np.concatenate([[0], np.cumsum(batch.mask, dtype=np.int64)])
-    lengths = np.diff(policy_tokens[batch.offsets])
-    advantages = group_advantages(spec.objective.name, batch.rewards, batch.valid, batch.group)
-    weights = sequence_weights(spec.objective.name, lengths, batch.valid, spec.sampling.max_tokens)
-    trained = np.flatnonzero((advantages != 0) & (weights != 0))
-    return Signal(advantages, weights, tuple(trained.tolist()))
 
+    def __init__(
+        self,
+        spec: JobSpec,
+        batch: Batch,
+        signal: Signal,
+        start: StartLogprobs,
+        sequences: npt.NDArray[np.int64],
+        device: torch.device,
+    ) -> None:
+        """
+        Args:
+            sequences: int64, all those of the update, trained or not: the denominators count them.
+        """
+        tokens = signal.tokens
+        counted = signal.counted & np.isin(tokens.sequence, sequences)
+        weights = token_weights(
+            spec.objective.aggregation, tokens.sequence, counted, spec.sampling.max_tokens
+        )
+        behaviour = batch.logprobs[tokens.places].astype(np.float64)
 
-def why_not(batch: Batch, signal: Signal) -> str | None:
-    """Why the batch can't be trained on; None when it can."""
-    if not batch.valid.any():
-        return "no sample has a reward"
-    if not signal.advantages.any():
-        return "every advantage is 0"
-    if not signal.trained:
-        return "no sample with an advantage has a token of the policy"
-    for sequence in signal.trained:
-        tokens = slice(batch.offsets[sequence], batch.offsets[sequence + 1])
-        wrong = batch.logprobs[tokens][(batch.mask[tokens] == 1) & ~np.isfinite(batch.logprobs[tokens])]
-        if wrong.size:
-            return f"the sampler's log-probability of a token of sequence {sequence} is {wrong[0]}"
-    return None
+        def there(values: npt.NDArray[np.generic]) -> torch.Tensor:
+            return torch.from_numpy(values).to(device)
+
+        self._objective = spec.objective
+        self._advantages = there(signal.advantages)
+        self._surrogate_weights = there(weights * signal.correction)
+        self._weights = there(weights)
+        self._sequence = there(tokens.sequence)
+        self._old = (
+            there(behaviour)
+            if spec.objective.old == "sampler"
+            else there(start.proximal)
+            if start.proximal is not None
+            else None
+        )
+        self._reference = there(start.reference) if start.reference is not None else None
+
+    def ratio(self, new: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Importance ratio [P] of tokens [P], their positions in the signal's arrays."""
+        old = new.detach() if self._old is None else self._old[tokens]
+        return importance_ratio(new, old, self._sequence[tokens], self._objective)
+
+    def __call__(self, new: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Weighted losses [P]."""
+        ratio = self.ratio(new, tokens)
+        losses = surrogate(ratio, new, self._advantages[tokens], self._objective)
+        losses = losses * self._surrogate_weights[tokens]
+        kl = self._objective.kl
+        if kl is not None and kl.place == "loss" and self._reference is not None:
+            distance = kl_estimate(new, self._reference[tokens], kl.estimator)
+            losses = losses + kl.coefficient * distance * self._weights[tokens]
+        return losses
 
 
 def accumulate_policy_gradient(
-    model: PreTrainedModel, spec: JobSpec, batch: Batch, signal: Signal
+    model: PreTrainedModel,
+    spec: JobSpec,
+    batch: Batch,
+    signal: Signal,
+    start: StartLogprobs,
+    sequences: npt.NDArray[np.int64],
 ) -> TrainedTokens:
-    """Adds the gradient of the job's loss to the `grad` of the parameters that require one.
+    """Adds the gradient of the loss of an update to the `grad` of the parameters that require one.
 
     Args:
-        model: in eval mode, with the adapter of the version that is trained.
-        signal: of the batch, with at least one trained sequence.
+        model: in eval mode, with the adapter that is trained.
+        sequences: int64, of the update; at least one of them is trained.
 
     Raises:
         ValueError: when a trained sequence has no prompt.
     """
-    lengths = np.diff(batch.offsets)
-    behaviour = torch.from_numpy(batch.logprobs).to(model.device, torch.float64)
-    advantages = torch.from_numpy(np.repeat(signal.advantages, lengths)).to(model.device)
-    weights = torch.from_numpy(np.repeat(signal.weights, lengths)).to(model.device)
-
-    def losses(new: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-        return clipped_surrogate(new, behaviour[where], advantages[where], spec.objective) * weights[where]
-
-    micro_batches = pack(batch, signal.trained, spec.optimizer.micro_batch_tokens)
-    new, where = accumulate_gradients(
-        model, micro_batches, batch.token_ids, spec.sampling.temperature, losses
+    position = _positions(batch, signal.tokens)
+    loss = PolicyLoss(spec, batch, signal, start, sequences, model.device)
+    there = torch.from_numpy(position).to(model.device)
+    trained = [sequence for sequence in signal.trained if sequence in set(sequences.tolist())]
+    computed = accumulate_gradients(
+        model,
+        pack(batch, trained, spec.optimizer.micro_batch_tokens),
+        batch.token_ids,
+        spec.sampling.temperature,
+        lambda new, where: loss(new, there[where]),
     )
+    tokens = position[computed.places]
+    new, where = (
+        torch.from_numpy(computed.logprobs).to(model.device),
+        torch.from_numpy(tokens).to(model.device),
+    )
+    ratio = loss.ratio(new, where).cpu().numpy()
     return TrainedTokens(
-        places=where.cpu().numpy(),
-        new=new.cpu().numpy(),
-        behaviour=behaviour[where].cpu().numpy(),
-        advantages=advantages[where].cpu().numpy(),
-        losses=losses(new, where).cpu().numpy(),
+        tokens=tokens,
+        logprobs=computed.logprobs,
+        entropies=computed.entropies,
+        ratio=ratio,
+        clipped=is_clipped(ratio, signal.advantages[tokens], spec.objective),
+        losses=loss(new, where).cpu().numpy(),
     )
+
+
+def compute_policy_logprobs(
+    model: PreTrainedModel, spec: JobSpec, batch: Batch, tokens: PolicyTokens
+) -> Floats:
+    """Log-probabilities of the eligible tokens under a model: float64 [P], 0 for the others."""
+    found = np.zeros(len(tokens.places))
+    sequences: Sequence[int] = tokens.sequences
+    if sequences:
+        micro_batches = pack(batch, sequences, spec.optimizer.micro_batch_tokens)
+        computed = compute_logprobs(model, micro_batches, batch.token_ids, spec.sampling.temperature)
+        found[_positions(batch, tokens)[computed.places]] = computed.logprobs
+    return found
+
+
+def _positions(batch: Batch, tokens: PolicyTokens) -> npt.NDArray[np.int64]:
+    """Where in the policy tokens' arrays each place of the batch is."""
+    position = np.zeros(len(batch.token_ids), np.int64)
+    position[tokens.places] = np.arange(len(tokens.places))
+    return position

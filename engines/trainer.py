@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from transformers import PreTrainedModel
 
 from ..schemas.batch import Batch
@@ -21,11 +19,13 @@ from ..schemas.engine_calls import ADAPTER_FILE, OPTIMIZER_FILE
 from ..schemas.job_spec import JobSpec, LoraSpec
 from ..schemas.manifest import StepMetrics
 from .adamw import load_optimizer, save_optimizer, write_initial_state
-from .base_model import BaseModel
+from .base_model import BaseModel, UnusableModel
 from .gradients import check_head
+from .learning_signal import PolicyTokens, StartLogprobs, find_signal, needs_proximal, why_not
 from .lora import check_adapter, initial_adapter, target_layers
-from .policy_gradient import Signal, accumulate_policy_gradient, find_signal, why_not
-from .step_metrics import Update, step_metrics
+from .policy_gradient import compute_policy_logprobs
+from .step_metrics import step_metrics
+from .update_steps import make_updates
 
 
 @dataclass(frozen=True)
@@ -72,52 +72,68 @@ class Trainer:
         write_initial_state(tensors, folder / OPTIMIZER_FILE)
 
     def train(
-        self, spec: JobSpec, batch: Batch, version: int, adapter: Path, optimizer: Path, folder: Path
+        self,
+        spec: JobSpec,
+        batch: Batch,
+        version: int,
+        adapter: Path,
+        optimizer: Path,
+        folder: Path,
+        start_adapter: Path | None = None,
     ) -> StepMetrics:
         """Trains version `version` on a batch and writes version `version + 1`.
 
         The step is skipped, and both files copied byte for byte, when there is no signal (no advantage
-        other than 0) or something is not finite: a sampler's log-probability, the loss, the gradient.
+        other than 0, every token masked) or something is not finite: a sampler's log-probability, a loss, a
+        gradient.
 
         Args:
             adapter: safetensors file of version `version`.
             optimizer: the state that was written with it.
             folder: of this attempt alone, other than the inputs'; `adapter.safetensors` and
                 `optimizer.safetensors` are written there. They are complete when the call returns.
+            start_adapter: of version 0, for a KL penalty whose reference is `start`.
 
         Raises:
             UnusableModel: when a file does not fit the model and the spec exactly.
             ValueError: when a valid sample's reward is not finite, or a sequence has no prompt.
         """
         started = time.perf_counter()
-        signal = find_signal(spec, batch)
-        outcome = why_not(batch, signal) or self._update(spec, batch, signal, adapter, optimizer, folder)
+        tokens = PolicyTokens.of(batch, mask_truncated=spec.objective.mask_truncated)
+        slot = self._fit(spec.lora)
+        start = self._start(spec, batch, tokens, adapter, start_adapter)
+        signal = find_signal(spec, batch, tokens, start)
+        outcome = why_not(batch, signal)
+        if outcome is None:
+            adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
+            outcome = make_updates(slot.model, slot.parameters, adamw, spec, batch, version, signal, start)
+            if not isinstance(outcome, str):
+                written = {name: p.detach().to("cpu", torch.float32) for name, p in slot.parameters.items()}
+                save_file(written, folder / ADAPTER_FILE)
+                save_optimizer(adamw, slot.parameters, folder / OPTIMIZER_FILE)
         if isinstance(outcome, str):
             shutil.copyfile(adapter, folder / ADAPTER_FILE)
             shutil.copyfile(optimizer, folder / OPTIMIZER_FILE)
         seconds = time.perf_counter() - started
-        return step_metrics(batch, signal.advantages, version, spec.objective, outcome, seconds)
+        return step_metrics(spec, batch, version, signal, start, outcome, seconds)
 
-    def _update(
-        self, spec: JobSpec, batch: Batch, signal: Signal, adapter: Path, optimizer: Path, folder: Path
-    ) -> Update | str:
-        """One optimizer step, written to the folder; or why there is none, and nothing is written."""
-        slot = self._fit(spec.lora)
+    def _start(
+        self, spec: JobSpec, batch: Batch, tokens: PolicyTokens, adapter: Path, start_adapter: Path | None
+    ) -> StartLogprobs:
+        """Log-probabilities before the first update; leaves the adapter in the slot."""
+        slot, kl = self._fit(spec.lora), spec.objective.kl
+        reference = proximal = None
+        if kl is not None and kl.reference == "base":
+            reference = compute_policy_logprobs(self._model, spec, batch, tokens)
+        elif kl is not None:
+            if start_adapter is None:
+                raise UnusableModel("objective.kl.reference is start, and version 0's adapter is not given")
+            _load_adapter(slot, start_adapter)
+            reference = compute_policy_logprobs(slot.model, spec, batch, tokens)
         _load_adapter(slot, adapter)
-        adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
-        tokens = accumulate_policy_gradient(slot.model, spec, batch, signal)
-        if not np.isfinite(tokens.loss):
-            return f"the loss is {tokens.loss}"
-        gradients = [parameter.grad for parameter in slot.parameters.values() if parameter.grad is not None]
-        norm = get_total_norm(gradients)
-        if not torch.isfinite(norm):
-            return f"the norm of the gradient is {float(norm)}"
-        clip_grads_with_norm_(slot.parameters.values(), spec.optimizer.max_grad_norm, norm)
-        adamw.step()
-        written = {name: p.detach().to("cpu", torch.float32) for name, p in slot.parameters.items()}
-        save_file(written, folder / ADAPTER_FILE)
-        save_optimizer(adamw, slot.parameters, folder / OPTIMIZER_FILE)
-        return Update(tokens, float(norm))
+        if needs_proximal(spec):
+            proximal = compute_policy_logprobs(slot.model, spec, batch, tokens)
+        return StartLogprobs(proximal, reference)
 
     def _fit(self, lora: LoraSpec) -> _Slot:
         """A model with adapter layers of this shape, without gradients."""

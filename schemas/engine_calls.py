@@ -86,13 +86,18 @@ class Initialised(Contract):
 
 
 class TrainCall(Contract):
-    """One optimizer step; `out` as for `InitialiseCall`."""
+    """One training step; `out` as for `InitialiseCall`.
+
+    Attributes:
+        start_adapter_path: of version 0's adapter; None unless a KL penalty is against it.
+    """
 
     spec: JobSpec
     version: int
     batch_path: str
     adapter_path: str
     optimizer_path: str
+    start_adapter_path: str | None = None
     out: str
     fingerprint: Fingerprint | None
 

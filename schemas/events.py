@@ -48,10 +48,13 @@ class Started(Contract):
 
     Attributes:
         fingerprint: of the worker that made version 0.
+        adapter: of version 0, the reference of a KL penalty against the start; None in jobs that began
+            before there were such penalties.
     """
 
     dataset: DatasetRef
     fingerprint: Fingerprint
+    adapter: BlobRef | None = None
 
 
 class GroupAssignment(Contract):

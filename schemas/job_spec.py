@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from .contract import Contract, Digest, Document, Label, TenantLabel
 from .names import JobKey
+from .objective import ObjectiveSpec
 from .problems import in_words
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -120,14 +121,6 @@ class SamplingSpec(Contract):
         return -(-(self.max_prompt_tokens + self.max_tokens) // 32) * 32
 
 
-class ObjectiveSpec(Contract):
-    """The policy objective; formulas and sources stand in `engines/objectives.py`."""
-
-    name: Literal["grpo", "dr_grpo"] = "grpo"
-    clip_low: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    clip_high: Annotated[float, Field(ge=0)] = 0.2
-
-
 class OptimizerSpec(Contract):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) with the gradient clipped by its global norm."""
 
@@ -139,6 +132,21 @@ class OptimizerSpec(Contract):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 4096
     """Most tokens in one forward pass, padding included; it bounds memory and changes no gradient."""
+    mini_batches: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Updates in one pass over the step's groups."""
+    epochs: Annotated[int, Field(ge=1, le=64)] = 1
+    """Passes over the step's groups. A step makes one policy version, however many updates it has."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up, until the job's last step."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate grows linearly to `learning_rate`."""
+    final_share: Fraction = 0.0
+    """Where `linear` and `cosine` end, as a share of `learning_rate`."""
+
+    @property
+    def updates(self) -> int:
+        """Of one step, when no mini-batch is without signal."""
+        return self.mini_batches * self.epochs
 
 
 class EvaluationSpec(Contract):
@@ -193,6 +201,31 @@ class JobSpec(Document):
         targets = self.lora.targets
         if len(set(targets)) != len(targets):
             raise ValueError(f"lora.targets names a layer twice: {', '.join(targets)}")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_can_be_compared_and_split(self) -> Self:
+        samples, groups = self.sampling.samples_per_group, self.sampling.groups_per_step
+        if samples == 1 and self.objective.compares_samples:
+            raise ValueError(
+                f"sampling.samples_per_group is 1: {self.objective.name} compares the samples of a prompt "
+                "and needs at least 2; reinforce_pp compares all samples of a step"
+            )
+        if self.optimizer.mini_batches > groups:
+            raise ValueError(
+                f"optimizer.mini_batches is {self.optimizer.mini_batches}, and a mini-batch holds whole "
+                f"groups: at most sampling.groups_per_step, {groups}"
+            )
+        if self.optimizer.warmup_steps > self.steps:
+            raise ValueError(
+                f"optimizer.warmup_steps is {self.optimizer.warmup_steps}: at most steps, {self.steps}"
+            )
+        overlong = self.objective.overlong
+        if overlong is not None and overlong.buffer_tokens > self.sampling.max_tokens:
+            raise ValueError(
+                f"objective.overlong.buffer_tokens is {overlong.buffer_tokens}: at most "
+                f"sampling.max_tokens, {self.sampling.max_tokens}"
+            )
         return self
 
     @property

@@ -49,11 +49,19 @@ class StepMetrics(Contract):
     Attributes:
         reward_mean: over the samples with a reward; None when there are none.
         reward_std: likewise, population standard deviation.
-        loss: near 0 in the first update on fresh samples by construction; watch the reward instead.
-        grad_norm: before clipping.
-        ratio_mean: mean importance ratio over the trained tokens: those that the policy produced in
-            samples with an advantage other than 0. The others have no gradient and are not computed.
-        clipped_share: share of trained tokens whose gradient the clip removed.
+        loss: mean over the updates; near 0 in the first update on fresh samples by construction; watch the
+            reward instead.
+        grad_norm: before clipping, mean over the updates.
+        updates: of the optimizer.
+        learning_rate: of the last update; None when there was none.
+        ratio_mean: mean importance ratio over the trained tokens and the updates. Trained are the tokens of
+            sequences with an advantage other than 0 (all that count, with a KL penalty in the loss); the
+            others have no gradient and are not computed.
+        clipped_share: share of trained tokens whose gradient the clip changed.
+        entropy: over the trained tokens, the mean entropy of the policy before the update, in nats; None
+            when there was none.
+        kl: over the trained tokens, the mean estimate of the divergence from the reference before the
+            step; None without a penalty.
         logprob_gap_mean: over the trained tokens, the mean absolute difference, in nats, between the
             sampler's log-probability and the trainer's of the same token before the update. With
             staleness it includes the policy's change.
@@ -65,6 +73,7 @@ class StepMetrics(Contract):
         samples: in the batch.
         prompt_tokens: summed over samples.
         completion_tokens: that the policy produced.
+        completion_length_max: of the longest completion, in tokens.
         truncated_share: share of samples with finish reason `length`.
         staleness_max: training version less generating version, the largest in the batch.
         skipped: True when there was no signal (every advantage 0) or something was not finite, so that
@@ -77,8 +86,12 @@ class StepMetrics(Contract):
     reward_std: float | None
     loss: float
     grad_norm: float
+    updates: int = 1
+    learning_rate: float | None = None
     ratio_mean: float
     clipped_share: float
+    entropy: float | None = None
+    kl: float | None = None
     logprob_gap_mean: float
     logprob_gap_max: float
     zero_variance_share: float
@@ -88,6 +101,7 @@ class StepMetrics(Contract):
     samples: int
     prompt_tokens: int
     completion_tokens: int
+    completion_length_max: int = 0
     truncated_share: float
     staleness_max: int
     skipped: bool

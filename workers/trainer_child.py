@@ -43,6 +43,7 @@ class TrainerChild:
             Path(call.adapter_path),
             Path(call.optimizer_path),
             Path(call.out),
+            Path(call.start_adapter_path) if call.start_adapter_path is not None else None,
         )
         return Trained(fingerprint=base.fingerprint, metrics=metrics).model_dump(mode="json")
 

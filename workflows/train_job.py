@@ -126,7 +126,7 @@ class TrainJob:
         candidate: Candidate = await INITIALISE(spec, InitialiseInput(spec=spec, dataset=dataset))
         base = await SNAPSHOT(spec, SnapshotInput(spec=spec, candidate=candidate, groups=()))
         return JobState(
-            started=Started(dataset=dataset, fingerprint=candidate.fingerprint),
+            started=Started(dataset=dataset, fingerprint=candidate.fingerprint, adapter=base.adapter),
             recent=(base,),
             next_step=0,
             paused=False,

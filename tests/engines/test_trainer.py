@@ -7,7 +7,6 @@ import sys
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import peft
@@ -18,15 +17,13 @@ import transformers
 from marlaas import engines
 from marlaas.engines import base_model
 from marlaas.engines.base_model import BaseModel, UnusableModel
-from marlaas.engines.policy_gradient import accumulate_policy_gradient, find_signal
 from marlaas.engines.trainer import Trainer
-from marlaas.schemas.job_spec import JobSpec
+from marlaas.tests.engines.plain_peft import slow_loss, with_adapter
 from marlaas.tests.engines.trainer_bench import SPEC, Bench, Revision, batch_number
 from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec
 from marlaas.tests.tiny_model import write_tiny_model
-from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import GraniteConfig, GraniteForCausalLM, PreTrainedModel
+from transformers import GraniteConfig, GraniteForCausalLM
 
 OTHER = make_spec(
     job="other", lora={"rank": 2, "targets": ["q_proj", "up_proj"]}, optimizer={"learning_rate": 0.1}
@@ -183,7 +180,7 @@ def test_three_steps_with_files_between_equal_adamw_in_one_go(tiny_double: BaseM
     expected_norms: list[float] = []
     for batch in batches:
         adamw.zero_grad()
-        accumulate_policy_gradient(peft.get_base_model(), spec, batch, find_signal(spec, batch))
+        slow_loss(peft, spec, batch).backward()
         expected_norms.append(float(torch.nn.utils.clip_grad_norm_(parameters, 0.01)))
         adamw.step()
 
@@ -193,18 +190,6 @@ def test_three_steps_with_files_between_equal_adamw_in_one_go(tiny_double: BaseM
     assert expected.keys() == revision.tensors.keys()
     for name, tensor in revision.tensors.items():
         np.testing.assert_allclose(tensor.numpy(), expected[name].detach().numpy(), rtol=1e-6, atol=1e-7)
-
-
-def with_adapter(model: PreTrainedModel, spec: JobSpec, tensors: dict[str, torch.Tensor]) -> Any:
-    """The model under plain PEFT, with an adapter file's tensors; every one of them must find its place."""
-    config = LoraConfig(
-        r=spec.lora.rank, lora_alpha=cast(int, spec.lora.alpha), target_modules=list(spec.lora.targets)
-    )
-    peft = get_peft_model(cast(Any, model), config).eval()
-    result = set_peft_model_state_dict(peft, tensors)
-    assert not result.unexpected_keys
-    assert not [key for key in result.missing_keys if "lora" in key]
-    return peft
 
 
 def test_peft_takes_the_written_adapter_and_it_is_the_trained_policy(bench: Bench, tiny: BaseModel) -> None:

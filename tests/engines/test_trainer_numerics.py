@@ -3,17 +3,24 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
 import torch
 from marlaas.engines import base_model
 from marlaas.engines.base_model import BaseModel
+from marlaas.engines.learning_signal import PolicyTokens, StartLogprobs, find_signal, needs_proximal
 from marlaas.engines.packing import pack
-from marlaas.engines.policy_gradient import TrainedTokens, accumulate_policy_gradient, find_signal
+from marlaas.engines.policy_gradient import (
+    TrainedTokens,
+    accumulate_policy_gradient,
+    compute_policy_logprobs,
+)
 from marlaas.schemas.batch import Batch
 from marlaas.schemas.job_spec import JobSpec
+from marlaas.schemas.objective import AdvantageName, ObjectiveName
+from marlaas.tests.engines.slow_objective import slow_objective
 from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec, random_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
@@ -62,34 +69,27 @@ class Policy:
     def train(self, spec: JobSpec, batch: Batch) -> tuple[TrainedTokens, dict[str, torch.Tensor]]:
         """What the system computes."""
         model = cast(PreTrainedModel, self.peft.get_base_model())
-        tokens = accumulate_policy_gradient(model, spec, batch, find_signal(spec, batch))
-        return tokens, self.gradients()
+        tokens = PolicyTokens.of(batch, mask_truncated=spec.objective.mask_truncated)
+        reference = proximal = None
+        if spec.objective.kl is not None:
+            with self.peft.disable_adapter():
+                reference = compute_policy_logprobs(model, spec, batch, tokens)
+        if needs_proximal(spec):
+            proximal = compute_policy_logprobs(model, spec, batch, tokens)
+        start = StartLogprobs(proximal, reference)
+        signal = find_signal(spec, batch, tokens, start)
+        sequences = np.arange(len(batch.valid))
+        found = accumulate_policy_gradient(model, spec, batch, signal, start, sequences)
+        return found, self.gradients()
 
 
 def reference(policy: Policy, spec: JobSpec, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradient as the papers write them: plain loops, nothing shared, nothing skipped."""
-    advantages = np.zeros(len(batch.valid))
-    for group in set(batch.group.tolist()):
-        members = [i for i in range(len(batch.valid)) if batch.group[i] == group and batch.valid[i]]
-        rewards = [float(batch.rewards[i]) for i in members]
-        for i in members if len(members) > 1 else []:
-            mean = sum(rewards) / len(rewards)
-            deviation = (sum((r - mean) ** 2 for r in rewards) / (len(rewards) - 1)) ** 0.5
-            advantages[i] = batch.rewards[i] - mean
-            if spec.objective.name == "grpo":
-                advantages[i] /= deviation + 1e-6
-    low, high = 1 - spec.objective.clip_low, 1 + spec.objective.clip_high
-    sums: list[torch.Tensor] = []
-    for i, logprobs in enumerate(policy.logprobs(batch, spec.sampling.temperature)):
-        start, stop = batch.offsets[i], batch.offsets[i + 1]
-        own = [t for t in range(int(stop - start)) if batch.mask[start + t]]
-        if not batch.valid[i] or not own:
-            continue
-        ratios = [torch.exp(logprobs[t - 1] - float(batch.logprobs[start + t])) for t in own]
-        terms = [torch.min(r * advantages[i], r.clamp(low, high) * advantages[i]) for r in ratios]
-        length = len(own) if spec.objective.name == "grpo" else spec.sampling.max_tokens
-        sums.append(torch.stack(terms).sum() / length)
-    loss = -torch.stack(sums).sum() / len(sums)
+    """Loss and gradient by `slow_objective`, from a forward pass per sequence."""
+    temperature = spec.sampling.temperature
+    new = policy.logprobs(batch, temperature)
+    with policy.peft.disable_adapter(), torch.no_grad():
+        base = policy.logprobs(batch, temperature)
+    loss = slow_objective(spec, batch, new, base)
     loss.backward()
     return loss.item(), policy.gradients()
 
@@ -138,23 +138,68 @@ def precise(tiny: BaseModel) -> Policy:
 def test_float64_gradients_equal_the_reference(
     precise: Policy, name: str, budget: int, temperature: float
 ) -> None:
+    objective = {"name": name, "clip_low": 0.1, "clip_high": 0.28}
+    compare_with_the_reference(precise, objective, budget=budget, temperature=temperature)
+
+
+TRAINER = {"old": "trainer"}
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        *({"name": name} for name in get_args(ObjectiveName)),
+        *({"advantage": name} for name in get_args(AdvantageName)),
+        *({"ratio": name} for name in ("token", "sequence", "product")),
+        *({"aggregation": name} for name in ("sequence-mean", "token-mean", "constant", "sum")),
+        {"dual_clip": 1.2, "clip_low": 0.01},
+        {"mask_truncated": True},
+        {"overlong": {"buffer_tokens": 10, "penalty": 0.7}},
+        *(
+            {"kl": {"coefficient": 0.3, "estimator": estimator, "place": place}}
+            for estimator in ("k1", "k2", "k3")
+            for place in ("loss", "reward")
+        ),
+        {"name": "reinforce_pp", "kl": {"coefficient": 0.3, "place": "reward"}},
+        {"name": "gspo", "kl": {"coefficient": 0.3}, "aggregation": "token-mean"},
+        TRAINER,
+        {**TRAINER, "name": "gspo"},
+        {**TRAINER, "correction": {"kind": "token-truncate", "high": 1.05}},
+        {**TRAINER, "correction": {"kind": "token-mask", "low": 0.9, "high": 1.2}},
+        {**TRAINER, "correction": {"kind": "sequence-truncate", "high": 1.05}},
+        {**TRAINER, "correction": {"kind": "sequence-mask", "low": 0.8, "high": 1.3}},
+        {
+            **TRAINER,
+            "name": "dapo",
+            "correction": {"kind": "token-mask", "low": 0.9, "high": 1.2},
+            "kl": {"coefficient": 0.1, "estimator": "k2"},
+            "overlong": {"buffer_tokens": 8},
+        },
+    ],
+    ids=str,
+)
+def test_every_option_equals_the_reference(precise: Policy, objective: dict[str, Any]) -> None:
+    compare_with_the_reference(precise, objective, budget=40, temperature=0.8)
+
+
+def compare_with_the_reference(
+    policy: Policy, objective: dict[str, Any], *, budget: int, temperature: float
+) -> None:
     spec = make_spec(
-        objective={"name": name, "clip_low": 0.1, "clip_high": 0.28},
+        objective=objective,
         sampling={"groups_per_step": 6, "samples_per_group": 3, "max_tokens": 12, "temperature": temperature},
         optimizer={"micro_batch_tokens": budget},
     )
-    batch = near_the_policy(precise, odd_batch(), temperature)
-    loss, gradients = reference(precise, spec, batch)
+    batch = near_the_policy(policy, odd_batch(), temperature)
+    loss, gradients = reference(policy, spec, batch)
 
-    tokens, found = precise.train(spec, batch)
+    tokens, found = policy.train(spec, batch)
 
-    assert tokens.loss == pytest.approx(loss, abs=1e-9)
+    assert tokens.loss == pytest.approx(loss, rel=1e-9, abs=1e-9)
     largest = max(float(g.abs().max()) for g in gradients.values())
     assert largest > 1e-4
     for key, gradient in gradients.items():
-        np.testing.assert_allclose(
-            found[key].numpy(), gradient.numpy(), rtol=0, atol=1e-9 * max(1.0, largest)
-        )
+        np.testing.assert_allclose(found[key].numpy(), gradient.numpy(), rtol=0, atol=1e-10 * largest)
 
 
 def split_differences(policy: Policy, batch: Batch, budgets: list[int]) -> list[float]:
@@ -201,9 +246,8 @@ def test_what_has_no_advantage_is_not_computed(precise: Policy) -> None:
     batch = near_the_policy(precise, odd_batch(), 1.0)
     tokens, _ = precise.train(make_spec(), batch)
     # Trained: all of group 0 but the middle reward, 2 of group 1, 2 of group 2 (one is empty), 2 of group 5.
-    sequences = np.searchsorted(batch.offsets, tokens.places, side="right") - 1
-    assert set(sequences.tolist()) == {0, 1, 3, 5, 6, 7, 15, 16}
-    assert (batch.mask[tokens.places] == 1).all()
+    sequence = PolicyTokens.of(batch, mask_truncated=False).sequence
+    assert set(sequence[tokens.tokens].tolist()) == {0, 1, 3, 5, 6, 7, 15, 16}
 
 
 class TestSmolLM2:
@@ -221,7 +265,8 @@ class TestSmolLM2:
     def test_logprobs_equal_a_plain_forward_pass(self, policy: Policy, batch: Batch) -> None:
         sampling = {"groups_per_step": 3, "samples_per_group": 3, "temperature": 0.8}
         tokens, _ = policy.train(make_spec(sampling=sampling), batch)
-        gap = np.abs(tokens.new - batch.logprobs[tokens.places])
+        places = PolicyTokens.of(batch, mask_truncated=False).places
+        gap = np.abs(tokens.logprobs - batch.logprobs[places[tokens.tokens]])
         assert len(gap) == batch.mask.sum()
         assert gap.max() < 2e-3
         assert gap.mean() < 1e-4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from marlaas.engines.base_model import BaseModel
-from marlaas.engines.policy_gradient import find_signal
+from marlaas.engines.learning_signal import PolicyTokens, StartLogprobs, find_signal
 from marlaas.schemas.batch import Batch
 from marlaas.tests.engines.trainer_bench import Bench, batch_number
 from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec
@@ -42,7 +42,7 @@ def with_logprob(value: float) -> Callable[[Batch], Batch]:
     [
         (without_reward, "no sample has a reward"),
         (without_variance, "every advantage is 0"),
-        (without_tokens, "no sample with an advantage has a token of the policy"),
+        (without_tokens, "the policy produced no token"),
         (with_logprob(np.inf), "the sampler's log-probability of a token of sequence 0 is inf"),
         (with_logprob(-np.inf), "the sampler's log-probability of a token of sequence 0 is -inf"),
         (with_logprob(np.nan), "the sampler's log-probability of a token of sequence 0 is nan"),
@@ -140,7 +140,9 @@ def test_metrics_of_the_update_are_over_the_trained_tokens(bench: Bench, tiny: B
     ratios: list[float] = []
     gaps: list[float] = []
     clipped = 0
-    advantages = find_signal(spec, batch).advantages
+    tokens = PolicyTokens.of(batch, mask_truncated=False)
+    advantages = find_signal(spec, batch, tokens, StartLogprobs()).advantages
+    of_sequence = dict(zip(tokens.sequence.tolist(), advantages.tolist(), strict=True))
     for i in range(len(batch.valid)):
         ids = torch.from_numpy(batch.token_ids[batch.offsets[i] : batch.offsets[i + 1]].astype(np.int64))
         with torch.no_grad():
@@ -152,7 +154,7 @@ def test_metrics_of_the_update_are_over_the_trained_tokens(bench: Bench, tiny: B
                 ratio = np.exp(gap)
                 gaps.append(abs(gap))
                 ratios.append(ratio)
-                clipped += bool(ratio > 1.05 if advantages[i] > 0 else ratio < 0.9)
+                clipped += bool(ratio > 1.05 if of_sequence[i] > 0 else ratio < 0.9)
     assert metrics.ratio_mean == pytest.approx(np.mean(ratios), rel=1e-5)
     assert metrics.logprob_gap_mean == pytest.approx(np.mean(gaps), abs=1e-5)
     assert metrics.logprob_gap_max == pytest.approx(max(gaps), abs=1e-5)

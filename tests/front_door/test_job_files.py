@@ -102,7 +102,44 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"zzz": 3}, ["zzz is not a known field; the fields here are format, tenant, job"]),
         ({"steps": "x"}, ['steps is "x": should be a valid integer']),
         ({"steps": True}, ["steps is true: should be a valid integer"]),
-        ({"objective": {"name": "ppo"}}, ["objective.name is \"ppo\": should be 'grpo' or 'dr_grpo'"]),
+        (
+            {"objective": {"name": "ppo"}},
+            ["objective: ppo needs a value model (a critic), which is not offered"],
+        ),
+        (
+            {"objective": {"name": "trpo"}},
+            ["objective.name is \"trpo\": should be 'grpo', 'dr_grpo', 'dapo'"],
+        ),
+        (
+            {"objective": {"name": "importance_sampling", "clip_low": 0.1}},
+            ["objective: clip_low has no effect with clip: none"],
+        ),
+        (
+            {"objective": {"name": "cispo", "dual_clip": 3.0}},
+            ["objective: dual_clip belongs to clip: ppo, and clip is cispo"],
+        ),
+        (
+            {"objective": {"correction": {"kind": "token-mask"}}},
+            ["objective: correction needs old: trainer; with old: sampler the ratio already is against"],
+        ),
+        (
+            {"objective": {"old": "trainer", "correction": {"kind": "token-truncate", "low": 0.5}}},
+            ["objective: correction.low has no effect with correction.kind token-truncate"],
+        ),
+        (
+            {"objective": {"kl": {"coefficient": 0.1, "estimator": "k4"}}},
+            ["objective.kl.estimator is \"k4\": should be 'k1', 'k2' or 'k3'"],
+        ),
+        (
+            {"sampling": {"groups_per_step": 2, "samples_per_group": 1}},
+            ["sampling.samples_per_group is 1: grpo compares the samples of a prompt and needs at least 2"],
+        ),
+        ({"optimizer": {"mini_batches": 99}}, ["optimizer.mini_batches is 99, and a mini-batch holds whole"]),
+        ({"optimizer": {"warmup_steps": 10**6}}, ["optimizer.warmup_steps is 1000000: at most steps"]),
+        (
+            {"objective": {"overlong": {"buffer_tokens": 10**6}}},
+            ["objective.overlong.buffer_tokens is 1000000"],
+        ),
         ({"environment": {"kind": "gym"}}, ['environment.kind is "gym": should be one of']),
         ({"environment": {"task": "x"}}, ["environment.kind is missing"]),
         (
