@@ -62,7 +62,8 @@ def token_advantages(
     if name == "batch-normalised":
         later = _sums_to_the_end(penalties, sequence)
         return _normalised(np.where(counted, rewards, 0.0)[sequence] - later, counted[sequence])
-    totals = np.where(counted, rewards, 0.0) - np.bincount(sequence, penalties, minlength=len(rewards))
+    lost = np.bincount(sequence, penalties, minlength=len(rewards)).astype(np.float64)
+    totals: Floats = np.where(counted, rewards, 0.0) - lost
     if name == "raw":
         return np.where(counted, totals, 0.0)[sequence]
     advantages = np.zeros(len(rewards), np.float64)

@@ -1,4 +1,5 @@
 """What there is to learn from a batch: which tokens count, and their advantages."""
+# pyright: reportUnknownMemberType=false
 
 from dataclasses import dataclass
 

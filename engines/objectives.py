@@ -5,6 +5,8 @@ The loss of an update is Σ_t w_t · l_t with weights w that are known before th
 micro-batches.
 """
 
+from typing import cast
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -31,7 +33,10 @@ def importance_ratio(
     """
     difference = new - old
     if spec.ratio != "token":
-        _, place, counts = torch.unique_consecutive(sequence, return_inverse=True, return_counts=True)
+        _, place, counts = cast(
+            tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+            torch.unique_consecutive(sequence, return_inverse=True, return_counts=True),  # pyright: ignore[reportUnknownMemberType]
+        )
         sums = torch.segment_reduce(difference, "sum", lengths=counts)
         difference = (sums / counts if spec.ratio == "sequence" else sums)[place]
     return torch.exp(difference)

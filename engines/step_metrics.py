@@ -1,4 +1,5 @@
 """What a training step reports, from its batch and the log-probabilities that it computed."""
+# pyright: reportUnknownMemberType=false
 
 from typing import Any
 
