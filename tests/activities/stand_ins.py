@@ -79,7 +79,14 @@ class ListedScorer:
 
 
 class ListedTrainer:
-    """Writes files that say what they were made from."""
+    """Writes files that say what they were made from.
+
+    Attributes:
+        starts: content of the start's adapter in each call of `train`; None where there was none.
+    """
+
+    def __init__(self) -> None:
+        self.starts: list[str | None] = []
 
     async def initialise(self, call: InitialiseCall) -> Initialised:
         for name in ("adapter", "optimizer"):
@@ -87,6 +94,8 @@ class ListedTrainer:
         return Initialised(fingerprint=FINGERPRINT)
 
     async def train(self, call: TrainCall) -> Trained:
+        start = call.start_adapter_path
+        self.starts.append(Path(start).read_text() if start is not None else None)
         adapter = Path(call.adapter_path).read_text()
         Path(call.out, "adapter.safetensors").write_text(
             f"{adapter}+{len(Path(call.batch_path).read_bytes())}"

@@ -32,6 +32,7 @@ from marlaas.schemas.events import (
 )
 from marlaas.schemas.manifest import AdapterRevision
 from marlaas.schemas.names import evaluation_group, training_group
+from marlaas.schemas.objective import KlSpec, ObjectiveSpec
 from marlaas.storage.revisions import ConflictingCommit
 from marlaas.tests.noop_activities import FINGERPRINT
 from temporalio.testing import ActivityEnvironment
@@ -52,7 +53,8 @@ class Cluster:
         self.sampler = ListedSampler()
         self.scorer = ListedScorer(right_when_even)
         self.datasets = Datasets(storage.store)
-        self.train = TrainActivities(storage.cache, ListedTrainer(), scratch)
+        self.trainer = ListedTrainer()
+        self.train = TrainActivities(storage.cache, self.trainer, scratch)
         self.select = SelectActivities(storage.store, storage.log)
         self.snapshots = SnapshotActivities(storage.revisions, storage.log)
         self.evaluation = EvaluationActivities(storage.revisions, storage.log)
@@ -216,6 +218,19 @@ async def test_one_of_several_snapshots_commits_and_all_return_it(cluster: Clust
     assert revisions[0].version == 1
     assert await cluster.snapshot(other, GROUPS) == revisions[0]
     assert await cluster.storage.log.count(cluster.job.spec.key) == 0
+
+
+async def test_a_penalty_against_the_start_is_given_the_adapter_of_version_0(cluster: Cluster) -> None:
+    base = await cluster.base()
+    batch = base.adapter  # the stand-in reads any bytes
+    spec = cluster.job.spec
+    kl = KlSpec(coefficient=0.1, reference="start")
+    against_start = spec.model_copy(update={"objective": ObjectiveSpec(kl=kl)})
+    started = cluster.started.model_copy(update={"adapter": base.adapter})
+    for one in (spec, against_start):
+        data = TrainInput(spec=one, started=started, revision=base, batch=batch)
+        await cluster.environment.run(cluster.train.train, data)
+    assert cluster.trainer.starts == [None, f"adapter {spec.seed}"]
 
 
 async def test_a_snapshot_from_another_parent_is_refused(cluster: Cluster) -> None:
