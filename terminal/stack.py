@@ -59,6 +59,8 @@ async def show_status(settings: Settings, *, as_json: bool) -> bool:
             typer.echo(f"no stack runs in {status.data}")
         console.print()
         console.print(servers_table(status))
+        if status.disk_problem is not None:
+            typer.echo(f"\nwarning: {status.disk_problem}")
         if jobs:
             console.print()
             console.print(jobs_table(jobs))

@@ -1,6 +1,7 @@
 """What runs and what can be reached, for `marlaas status`."""
 
 import asyncio
+import shutil
 from typing import Literal
 
 import nats
@@ -12,6 +13,7 @@ from ..schemas.contract import Contract
 from .s3_probe import s3_problem
 from .settings import NatsSettings, S3Settings, Settings, TemporalSettings
 from .stack_file import ServerName, StackFile, read_stack
+from .supervisor import FREE_DISK_LIMIT
 
 _PROBE_SECONDS = 3.0
 _NOT_RUNNING = "no stack runs it: `marlaas up`"
@@ -62,11 +64,23 @@ class StackStatus(Contract):
     Attributes:
         processes: of the data folder's stack; none when it does not run.
         servers: all three, wherever they are.
+        free_disk: bytes that are free where the data folder is; None when there is no such folder.
     """
 
     data: str
     processes: tuple[ProcessStatus, ...]
     servers: tuple[AddressStatus, ...]
+    free_disk: int | None
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk, in words: servers on a full one refuse everything."""
+        if not self.processes or self.free_disk is None or self.free_disk >= FREE_DISK_LIMIT:
+            return None
+        return (
+            f"the disk of {self.data} has {self.free_disk / 2**20:.0f} MiB left: "
+            "free some, and jobs go on by themselves"
+        )
 
 
 async def stack_status(settings: Settings) -> StackStatus:
@@ -86,7 +100,12 @@ async def stack_status(settings: Settings) -> StackStatus:
         AddressStatus(server=name, embedded=name in settings.embedded, address=address, problem=problem)
         for name, address, problem in zip(names, given, problems, strict=True)
     )
-    return StackStatus(data=str(settings.data), processes=_processes(stack), servers=servers)
+    return StackStatus(
+        data=str(settings.data),
+        processes=_processes(stack),
+        servers=servers,
+        free_disk=shutil.disk_usage(settings.data).free if settings.data.is_dir() else None,
+    )
 
 
 def _processes(stack: StackFile | None) -> tuple[ProcessStatus, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from marlaas.tests.embedded.harness import UpProcess, pids, processes_of, wait_until
 from marlaas.workers.settings import Addresses, NatsSettings, S3Settings, Settings, TemporalSettings
-from marlaas.workers.stack_status import stack_status
+from marlaas.workers.stack_status import ProcessStatus, StackStatus, stack_status
 from marlaas.workers.supervisor import Supervisor
 
 
@@ -60,3 +60,17 @@ async def test_of_a_stack_whose_supervisor_was_killed(run_up: Callable[..., UpPr
     assert {each.state for each in status.processes} == {"dead"}
     assert {each.pid for each in status.processes} == {None}
     assert not any(each.is_reachable for each in status.servers)
+
+
+def test_a_disk_that_is_nearly_full_is_a_problem_of_a_running_stack() -> None:
+    process = ProcessStatus(role="s3", pid=1, state="running", uptime=1.0, restarts=0, address=None)
+
+    def problem(free: int | None, *processes: ProcessStatus) -> str | None:
+        return StackStatus(data="/data", processes=processes, servers=(), free_disk=free).disk_problem
+
+    assert problem(2**20, process) == (
+        "the disk of /data has 1 MiB left: free some, and jobs go on by themselves"
+    )
+    assert problem(2**31, process) is None
+    assert problem(None, process) is None
+    assert problem(2**20) is None
