@@ -20,8 +20,14 @@ def fault_text(fault: BaseException) -> str:
     except Exception as second:
         message = f"<its str() raised {type(second).__name__}>"
     named = f"{type(fault).__name__}: {message}" if message else type(fault).__name__
-    # What the user's code raised may hold half a surrogate pair, which no JSON document can.
-    return named[:_LONGEST].encode(errors="backslashreplace").decode() + _place(fault)
+    return _plain(named[:_LONGEST]) + _place(fault)
+
+
+def _plain(text: str) -> str:
+    """Without half a surrogate pair, which no JSON document can hold, and what would steer a terminal."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _place(fault: BaseException) -> str:
@@ -31,5 +37,5 @@ def _place(fault: BaseException) -> str:
     users = [frame for frame in below if not frame.filename.startswith(_LIBRARIES)] or below
     if not users:
         return ""
-    source = f": {users[-1].line[:200]}" if users[-1].line else ""
+    source = f": {_plain(users[-1].line[:200])}" if users[-1].line else ""
     return f" ({Path(users[-1].filename).name}, line {users[-1].lineno}{source})"

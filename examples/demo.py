@@ -5,12 +5,14 @@ Ctrl-C at any moment stops all of it. A later run starts a job of its own.
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import os
 import re
+import select
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -35,8 +37,9 @@ _INTERRUPTED = 130
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # the terminal was closed
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 async def demo(config: Path, seed: int, data: Path) -> int:
@@ -115,10 +118,33 @@ async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)
     try:
-        return await task
+        with _hangup_calls(task.cancel):
+            return await task
     except asyncio.CancelledError:
         _say("interrupted; everything is stopped")
         return _INTERRUPTED
+
+
+@contextlib.contextmanager
+def _hangup_calls(act: Callable[[], object]) -> Generator[None]:
+    """Calls `act` once the terminal is closed. The kernel tells that to the leader of the session only,
+    and `make`, when it is that leader, waits for us."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    with select.epoll() as hangup:
+        hangup.register(sys.stdin, 0)  # no event but hangup and error, which are always told
+
+        def closed() -> None:
+            loop.remove_reader(hangup)
+            act()
+
+        loop.add_reader(hangup, closed)
+        try:
+            yield
+        finally:
+            loop.remove_reader(hangup)
 
 
 def main() -> NoReturn:

@@ -6,6 +6,7 @@ from temporalio.exceptions import (
     ApplicationError,
     CancelledError,
     ChildWorkflowError,
+    ServerError,
     TerminatedError,
     TimeoutError,
 )
@@ -24,6 +25,8 @@ def root_cause(error: BaseException) -> str:
                 places.append(error.workflow_id)
             case ActivityError():
                 places.append(f"activity {error.activity_type}")
+            case ServerError() if error.__cause__ is not None:
+                pass  # Temporal's word for a failure that it cut to size
             case _:
                 break
         if error.__cause__ is None:
@@ -48,6 +51,8 @@ def ended_as(error: WorkflowFailureError) -> Status:
 
 def _sentence(error: BaseException) -> str:
     match error:
+        case ServerError() if error.__cause__ is not None:
+            return _sentence(error.__cause__)
         case ApplicationError():
             return f"{error.type}: {error.message}" if error.type else error.message
         case TimeoutError():

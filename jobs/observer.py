@@ -112,10 +112,11 @@ class JobObserver:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(description.id, run_id=run)
             event = await anext(handle.fetch_history_events(page_size=1))
             payloads = event.workflow_execution_started_event_attributes.input.payloads
-            given = await self._client.data_converter.decode(payloads)
             try:
+                given = await self._client.data_converter.decode(payloads)
                 self._specs[run] = parse_job_spec(given[0] if given else None)
-            except InvalidJobSpec:
+            except (InvalidJobSpec, ValueError, KeyError, RuntimeError):
+                # Anybody may start a workflow with whatever bytes; that must not hide the other jobs.
                 self._specs[run] = None
         return self._specs[run]
 

@@ -77,7 +77,7 @@ class Supervisor:
         self._workers = workers
         self._free_disk_limit = free_disk_limit
         self._well_known_ports = well_known_ports
-        self._report = report
+        self._tell = report
         self._stack: StackFile | None = None
         self._servers: dict[str, Keeper] = {}
         self._kept_workers: dict[str, Keeper] = {}
@@ -176,6 +176,11 @@ class Supervisor:
         }
         write_stack(data, self._stack)
         return addresses
+
+    def _report(self, line: str) -> None:
+        """Says a line, if anybody is left to hear it: a closed terminal must not end what stops the rest."""
+        with suppress(OSError):
+            self._tell(line)
 
     def _keeper(self, program: Program) -> Keeper:
         return Keeper(program, self._report, self._save)

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -110,6 +112,36 @@ def test_an_interrupted_demo_leaves_no_process(
     demo.send(number)
     assert demo.end() == 130, demo.lines
     assert demo.lines[-1] == "interrupted; everything is stopped"
+    assert not processes_of(data)
+
+
+@pytest.mark.parametrize("text", ["temporal: ready", "evaluating"])
+@pytest.mark.parametrize("leader", ["", "sh -c 'trap : HUP; \"$@\"; true' sh"], ids=["itself", "another"])
+def test_a_demo_whose_terminal_is_closed_leaves_no_process(
+    config: Path, tmp_path: Path, text: str, leader: str
+) -> None:
+    """What it says while it stops has nowhere to go; the kernel tells the session's leader only."""
+    data = tmp_path / "stack"
+    command = [
+        *shlex.split(leader),
+        sys.executable,
+        "-m",
+        "examples.demo",
+        "--config",
+        str(config),
+        "--data",
+        str(data),
+    ]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execvpe(command[0], command, {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"})
+    shown = b""
+    while text.encode() not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFEXITED(status)
     assert not processes_of(data)
 
 

@@ -9,6 +9,8 @@ from marlaas.jobs.errors import JobFailed, JobOver
 from marlaas.tests.front_door.command_line import CommandLine
 from marlaas.tests.front_door.stubs import GatedActivities, workers
 from marlaas.tests.front_door.test_watch import until
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 Spec = Callable[..., dict[str, Any]]
@@ -44,6 +46,20 @@ async def test_a_spec_that_only_temporal_saw_fails_with_its_fields(
     (row,) = [line for line in ended.out.splitlines() if line.startswith(f"{tenant}/sums")]
     assert "failed" in row
     assert "InvalidJobSpec: the job spec is not valid: steps is 0" in row
+
+
+@pytest.mark.parametrize("data", [b'{"steps": ' + b"9" * 5000 + b"}", b"{", b"\xff"])
+async def test_a_start_with_unreadable_input_hides_no_other_job(
+    marlaas: CommandLine, client: Client, spec: Spec, tenant: str, data: bytes
+) -> None:
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=data)
+    await client.temporal.start_workflow(
+        "TrainJob", RawValue(payload), id=f"{tenant}/other", task_queue="marlaas"
+    )
+    job = await client.submit(spec())
+    shown = await marlaas("list")
+    assert (shown.code, shown.err) == (0, "")
+    assert {f"{tenant}/other", str(job.key)} <= {line.split(" ")[0] for line in shown.out.splitlines()}
 
 
 async def test_a_cancelled_job_says_so(marlaas: CommandLine, client: Client, spec: Spec) -> None:

@@ -115,6 +115,7 @@ async def test_rewards(pool: RewardPool, completion: str, expected: float) -> No
         ("liar", "which is no number: in __float__"),
         ("raise", "JSONDecodeError: Expecting property name enclosed in double quotes"),
         ("raise", "(rewards.py, line "),
+        ("raise escapes", "ValueError: \\x1b[31m red \\x00"),
         ("raise surrogate", "ValueError: half \\ud83d a pair"),
         ("recurse", "RecursionError: maximum recursion depth exceeded"),
     ],

@@ -128,6 +128,10 @@ def _raise_surrogate() -> float:
     raise ValueError("half \ud83d a pair")
 
 
+def _raise_escapes() -> float:
+    raise ValueError("\x1b[31m red \x00")
+
+
 class _Liar:
     def __float__(self) -> float:
         raise ZeroDivisionError("in __float__")
@@ -155,6 +159,7 @@ _BEHAVIOURS: dict[str, Callable[[list[dict[str, Any]], dict[str, Any]], Any]] = 
     "messages": lambda messages, fields: float(messages == [{"role": "user", "content": "?"}]),
     "fields": lambda messages, fields: float(fields["tool"] == {"args": {"b": None, "c": [1, 2.5]}}),
     "raise": lambda messages, fields: json.loads("{"),
+    "raise escapes": lambda messages, fields: _raise_escapes(),
     "raise surrogate": lambda messages, fields: _raise_surrogate(),
     "exit": lambda messages, fields: sys.exit(3),
     "os exit": lambda messages, fields: os._exit(3),
