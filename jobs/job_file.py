@@ -39,9 +39,9 @@ class _Loader(yaml.SafeLoader):
         return int(node.value)
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = cast(yaml.AliasEvent, self.peek_event())
-            raise yaml.composer.ComposerError(
+        if self.check_event(yaml.AliasEvent):  # pyright: ignore[reportUnknownMemberType]
+            event = cast(yaml.AliasEvent, self.peek_event())  # pyright: ignore[reportUnknownMemberType]
+            raise yaml.MarkedYAMLError(
                 problem=f"*{event.anchor} is an alias, which a job file may not have: write it out",
                 problem_mark=event.start_mark,
             )
