@@ -30,7 +30,7 @@ def spec(path: str, held_out: int) -> JobSpec:
         model="tiny",
         steps=1,
         environment=JsonlEnvironment(kind="jsonl", path=path, reward="rewards:exact"),
-        sampling=SamplingSpec(groups_per_step=1, samples_per_group=1),
+        sampling=SamplingSpec(groups_per_step=1, samples_per_group=2),
         evaluation=EvaluationSpec(prompts=held_out),
     )
 

@@ -28,7 +28,7 @@ def spec(environment: ReasoningGymEnvironment, held_out: int = 0, seed: int = 0)
         steps=1,
         seed=seed,
         environment=environment,
-        sampling=SamplingSpec(groups_per_step=1, samples_per_group=1),
+        sampling=SamplingSpec(groups_per_step=1, samples_per_group=2),
         evaluation=EvaluationSpec(prompts=held_out),
     )
 

@@ -21,7 +21,7 @@ from marlaas.workers.dataset_child import build_dataset_in_child
 
 
 def spec(environment: Environment, **fields: Any) -> JobSpec:
-    sampling = SamplingSpec(groups_per_step=1, samples_per_group=1)
+    sampling = SamplingSpec(groups_per_step=1, samples_per_group=2)
     return JobSpec(
         tenant="a", job="b", model="tiny", steps=1, environment=environment, sampling=sampling, **fields
     )
