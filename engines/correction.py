@@ -4,8 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schemas.objective import CorrectionSpec
-
-Floats = npt.NDArray[np.float64]
+from .advantages import Floats
 
 
 def correction_weights(

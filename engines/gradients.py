@@ -82,16 +82,18 @@ def accumulate_gradients(
         leaf = hidden.detach().requires_grad_()
         parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         for chunk, where in _chunks(model, leaf, places):
-            new, entropies = _logprobs(_head(model)(chunk), ids[where], temperature)
+            distribution = _distributions(_head(model)(chunk), temperature)
+            new = _at(distribution, ids[where])
             new.sum().backward()
-            parts.append((new.detach(), entropies))
+            parts.append((new.detach(), _entropies(distribution.detach())))
         new = torch.cat([part[0] for part in parts]).double().requires_grad_()
         losses(new, places).sum().backward()
         assert leaf.grad is not None
         assert new.grad is not None
         hidden.backward(leaf.grad * new.grad[:, None].to(leaf.dtype))
         found.append((places, new.detach(), torch.cat([part[1] for part in parts])))
-    return _together(found)
+    places, logprobs, entropies = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
+    return ComputedTokens(places, logprobs, entropies)
 
 
 @torch.no_grad()
@@ -100,16 +102,17 @@ def compute_logprobs(
     micro_batches: Sequence[MicroBatch],
     token_ids: npt.NDArray[np.int32],
     temperature: float,
-) -> ComputedTokens:
-    """The same log-probabilities, without gradients."""
-    found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The same places [P] and log-probabilities [P], without gradients."""
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
     ids = torch.from_numpy(token_ids).to(model.device, torch.int64)
     for micro in micro_batches:
         places = torch.from_numpy(micro.targets).to(model.device)
         for chunk, where in _chunks(model, _outputs(model, micro), places):
-            new, entropies = _logprobs(_head(model)(chunk), ids[where], temperature)
-            found.append((where, new.double(), entropies))
-    return _together(found)
+            distribution = _distributions(_head(model)(chunk), temperature)
+            found.append((where, _at(distribution, ids[where]).double()))
+    places, logprobs = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
+    return places, logprobs
 
 
 def _chunks(
@@ -117,11 +120,6 @@ def _chunks(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     size = max(1, _LOGITS // _head(model).out_features)
     yield from zip(hidden.split(size), places.split(size), strict=True)
-
-
-def _together(found: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> ComputedTokens:
-    places, logprobs, entropies = (torch.cat(parts).cpu().numpy() for parts in zip(*found, strict=True))
-    return ComputedTokens(places, logprobs, entropies)
 
 
 def _outputs(model: PreTrainedModel, micro: MicroBatch) -> torch.Tensor:
@@ -137,17 +135,20 @@ def _outputs(model: PreTrainedModel, micro: MicroBatch) -> torch.Tensor:
     return outputs.flatten(0, 1).index_select(0, torch.from_numpy(micro.predictors).to(model.device))
 
 
-def _logprobs(
-    logits: torch.Tensor, tokens: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities of the tokens, and the distributions' entropies, float64 without gradient."""
+def _distributions(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probabilities [C, V] of all tokens."""
     precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperature != 1.0:  # two passes over all logits
         precise = precise / temperature
-    distribution = torch.log_softmax(precise, dim=-1)
-    with torch.no_grad():
-        entropies = -(distribution.exp() * distribution).sum(-1).double()
-    return distribution.gather(1, tokens[:, None])[:, 0], entropies
+    return torch.log_softmax(precise, dim=-1)
+
+
+def _at(distributions: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return distributions.gather(1, tokens[:, None])[:, 0]
+
+
+def _entropies(distributions: torch.Tensor) -> torch.Tensor:
+    return -(distributions.exp() * distributions).sum(-1).double()
 
 
 def _decoder(model: PreTrainedModel) -> Callable[..., Any]:

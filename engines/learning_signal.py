@@ -10,11 +10,9 @@ import torch
 from ..schemas.batch import Batch
 from ..schemas.job_spec import JobSpec
 from ..schemas.objective import OverlongSpec
-from .advantages import token_advantages
+from .advantages import Floats, token_advantages
 from .correction import correction_weights
 from .kl import kl_estimate
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,13 @@ def needs_proximal(spec: JobSpec) -> bool:
 
     A single update has them from its own forward pass.
     """
-    objective = spec.objective
-    penalised = objective.kl is not None and objective.kl.place == "reward"
-    return penalised or objective.correction is not None or spec.optimizer.updates > 1
+    return start_decides_signal(spec) or spec.optimizer.updates > 1
+
+
+def start_decides_signal(spec: JobSpec) -> bool:
+    """Whether advantages and masks depend on log-probabilities that the trainer computes."""
+    kl = spec.objective.kl
+    return spec.objective.correction is not None or (kl is not None and kl.place == "reward")
 
 
 @dataclass(frozen=True)

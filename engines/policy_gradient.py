@@ -125,7 +125,7 @@ def accumulate_policy_gradient(
     position = _positions(batch, signal.tokens)
     loss = PolicyLoss(spec, batch, signal, start, sequences, model.device)
     there = torch.from_numpy(position).to(model.device)
-    trained = [sequence for sequence in signal.trained if sequence in set(sequences.tolist())]
+    trained = np.intersect1d(signal.trained, sequences).tolist()
     computed = accumulate_gradients(
         model,
         pack(batch, trained, spec.optimizer.micro_batch_tokens),
@@ -157,8 +157,8 @@ def compute_policy_logprobs(
     sequences: Sequence[int] = tokens.sequences
     if sequences:
         micro_batches = pack(batch, sequences, spec.optimizer.micro_batch_tokens)
-        computed = compute_logprobs(model, micro_batches, batch.token_ids, spec.sampling.temperature)
-        found[_positions(batch, tokens)[computed.places]] = computed.logprobs
+        places, logprobs = compute_logprobs(model, micro_batches, batch.token_ids, spec.sampling.temperature)
+        found[_positions(batch, tokens)[places]] = logprobs
     return found
 
 

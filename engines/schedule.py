@@ -16,11 +16,10 @@ def learning_rate(spec: OptimizerSpec, updates: int, steps: int) -> float:
         updates: that the optimizer has made.
         steps: of the whole job.
     """
-    per_step = spec.epochs * spec.mini_batches
-    warmup = spec.warmup_steps * per_step
+    warmup = spec.warmup_steps * spec.updates
     if updates < warmup:
         return spec.learning_rate * (updates + 1) / warmup
-    done = min(1.0, (updates - warmup) / max(1, steps * per_step - warmup))
+    done = min(1.0, (updates - warmup) / max(1, steps * spec.updates - warmup))
     match spec.schedule:
         case "constant":
             left = 1.0

@@ -21,11 +21,19 @@ from ..schemas.manifest import StepMetrics
 from .adamw import load_optimizer, save_optimizer, write_initial_state
 from .base_model import BaseModel, UnusableModel
 from .gradients import check_head
-from .learning_signal import PolicyTokens, StartLogprobs, find_signal, needs_proximal, why_not
+from .learning_signal import (
+    PolicyTokens,
+    Signal,
+    StartLogprobs,
+    find_signal,
+    needs_proximal,
+    start_decides_signal,
+    why_not,
+)
 from .lora import check_adapter, initial_adapter, target_layers
 from .policy_gradient import compute_policy_logprobs
 from .step_metrics import step_metrics
-from .update_steps import make_updates
+from .update_steps import Update, make_updates
 
 
 @dataclass(frozen=True)
@@ -100,22 +108,40 @@ class Trainer:
         """
         started = time.perf_counter()
         tokens = PolicyTokens.of(batch, mask_truncated=spec.objective.mask_truncated)
-        slot = self._fit(spec.lora)
-        start = self._start(spec, batch, tokens, adapter, start_adapter)
+        start = StartLogprobs()
+        if start_decides_signal(spec):
+            start = self._start(spec, batch, tokens, adapter, start_adapter)
         signal = find_signal(spec, batch, tokens, start)
         outcome = why_not(batch, signal)
         if outcome is None:
-            adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
-            outcome = make_updates(slot.model, slot.parameters, adamw, spec, batch, version, signal, start)
-            if not isinstance(outcome, str):
-                written = {name: p.detach().to("cpu", torch.float32) for name, p in slot.parameters.items()}
-                save_file(written, folder / ADAPTER_FILE)
-                save_optimizer(adamw, slot.parameters, folder / OPTIMIZER_FILE)
+            if not start_decides_signal(spec):
+                start = self._start(spec, batch, tokens, adapter, start_adapter)
+            outcome = self._update(spec, batch, version, signal, start, optimizer, folder)
         if isinstance(outcome, str):
             shutil.copyfile(adapter, folder / ADAPTER_FILE)
             shutil.copyfile(optimizer, folder / OPTIMIZER_FILE)
         seconds = time.perf_counter() - started
         return step_metrics(spec, batch, version, signal, start, outcome, seconds)
+
+    def _update(
+        self,
+        spec: JobSpec,
+        batch: Batch,
+        version: int,
+        signal: Signal,
+        start: StartLogprobs,
+        optimizer: Path,
+        folder: Path,
+    ) -> list[Update] | str:
+        """Trains the adapter in the slot and writes it; or says why not, and nothing is written."""
+        slot = self._fit(spec.lora)
+        adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
+        outcome = make_updates(slot.model, slot.parameters, adamw, spec, batch, version, signal, start)
+        if not isinstance(outcome, str):
+            written = {name: p.detach().to("cpu", torch.float32) for name, p in slot.parameters.items()}
+            save_file(written, folder / ADAPTER_FILE)
+            save_optimizer(adamw, slot.parameters, folder / OPTIMIZER_FILE)
+        return outcome
 
     def _start(
         self, spec: JobSpec, batch: Batch, tokens: PolicyTokens, adapter: Path, start_adapter: Path | None

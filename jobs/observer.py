@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ..schemas.contract import Contract
 from ..schemas.events import EvaluationProgress, JobProgress, JobResult, StepProgress
-from ..schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
+from ..schemas.job_spec import JobSpec, parse_job_spec
 from ..schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE, JobKey
 from ..workflows.activity_calls import ROLLOUT
 from .errors import JobNotFound
@@ -115,7 +115,7 @@ class JobObserver:
             try:
                 given = await self._client.data_converter.decode(payloads)
                 self._specs[run] = parse_job_spec(given[0] if given else None)
-            except (InvalidJobSpec, ValueError, KeyError, RuntimeError):
+            except (ValueError, KeyError, RuntimeError):
                 # Anybody may start a workflow with whatever bytes; that must not hide the other jobs.
                 self._specs[run] = None
         return self._specs[run]
