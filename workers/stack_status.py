@@ -10,10 +10,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from ..schemas.contract import Contract
+from .free_disk import needed_disk
 from .s3_probe import s3_problem
 from .settings import NatsSettings, S3Settings, Settings, TemporalSettings
 from .stack_file import ServerName, StackFile, read_stack
-from .supervisor import FREE_DISK_LIMIT
 
 _PROBE_SECONDS = 3.0
 _NOT_RUNNING = "no stack runs it: `marlaas up`"
@@ -65,17 +65,19 @@ class StackStatus(Contract):
         processes: of the data folder's stack; none when it does not run.
         servers: all three, wherever they are.
         free_disk: bytes that are free where the data folder is; None when there is no such folder.
+        needed_disk: bytes that have to be; below them `up` refuses to start.
     """
 
     data: str
     processes: tuple[ProcessStatus, ...]
     servers: tuple[AddressStatus, ...]
     free_disk: int | None
+    needed_disk: int
 
     @property
     def disk_problem(self) -> str | None:
         """What is wrong with the disk, in words: servers on a full one refuse everything."""
-        if not self.processes or self.free_disk is None or self.free_disk >= FREE_DISK_LIMIT:
+        if not self.processes or self.free_disk is None or self.free_disk >= self.needed_disk:
             return None
         return (
             f"the disk of {self.data} has {self.free_disk / 2**20:.0f} MiB left: "
@@ -105,6 +107,7 @@ async def stack_status(settings: Settings) -> StackStatus:
         processes=_processes(stack),
         servers=servers,
         free_disk=shutil.disk_usage(settings.data).free if settings.data.is_dir() else None,
+        needed_disk=needed_disk(settings) if settings.data.is_dir() else 0,
     )
 
 

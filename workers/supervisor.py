@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ..schemas.contract import Contract
 from .credentials import make_credentials
 from .data_lock import locked
+from .free_disk import FREE_DISK_LIMIT, needed_disk
 from .keeper import Keeper, Program
 from .log_files import bound_logs
 from .ports import choose_ports
@@ -21,9 +22,6 @@ from .processes import ProcessIdentity
 from .servers import nats_server, object_store, temporal_server
 from .settings import Addresses, Settings
 from .stack_file import StackError, StackFile, read_stack, write_stack
-
-FREE_DISK_LIMIT = 2 * 2**30
-"""Bytes that must be free for `up`."""
 
 _UNUSABLE = set(",%#?")
 """In paths: SeaweedFS takes a comma for two folders, Temporal takes its database file for part of a URL."""
@@ -139,12 +137,10 @@ class Supervisor:
 
     def _require_free_disk(self) -> None:
         data = self.settings.data
-        usage = shutil.disk_usage(data)
-        # SeaweedFS refuses writes when less than 1 % of the disk is free.
-        needed = self._free_disk_limit + (usage.total // 100 if "s3" in self.settings.embedded else 0)
-        if usage.free < needed:
+        free, needed = shutil.disk_usage(data).free, needed_disk(self.settings, self._free_disk_limit)
+        if free < needed:
             raise StackError(
-                f"Only {usage.free / 2**30:.1f} GiB are free on the disk of {data}, and the stack needs "
+                f"Only {free / 2**30:.1f} GiB are free on the disk of {data}, and the stack needs "
                 f"{needed / 2**30:.1f} GiB. Free some space, or use a data folder on another disk."
             )
 

@@ -17,11 +17,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from .data_lock import locked
+from .free_disk import FREE_DISK_LIMIT
 from .log_files import tail
 from .processes import ProcessIdentity
 from .settings import Addresses, Settings
 from .stack_file import StackError, read_stack, write_stack
-from .supervisor import FREE_DISK_LIMIT, Supervisor, WorkerCommand, end_survivors
+from .supervisor import Supervisor, WorkerCommand, end_survivors
 
 _DOWN_SECONDS = 60.0
 """More than the supervisor takes to stop its workers and servers."""

@@ -66,7 +66,9 @@ def test_a_disk_that_is_nearly_full_is_a_problem_of_a_running_stack() -> None:
     process = ProcessStatus(role="s3", pid=1, state="running", uptime=1.0, restarts=0, address=None)
 
     def problem(free: int | None, *processes: ProcessStatus) -> str | None:
-        return StackStatus(data="/data", processes=processes, servers=(), free_disk=free).disk_problem
+        return StackStatus(
+            data="/data", processes=processes, servers=(), free_disk=free, needed_disk=2**31
+        ).disk_problem
 
     assert problem(2**20, process) == (
         "the disk of /data has 1 MiB left: free some, and jobs go on by themselves"
