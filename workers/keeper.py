@@ -36,6 +36,7 @@ class Program:
         ready: returns once the program does its work; waits as long as that takes.
         essential: the stack fails when it cannot be started.
         stop_seconds: from SIGTERM to SIGKILL.
+        prepare: called before every start; None when there is nothing to do.
         leftovers: files outside the data folder that it leaves behind, to be deleted after its end.
     """
 
@@ -49,6 +50,7 @@ class Program:
     ready: Callable[[], Awaitable[None]]
     essential: bool
     stop_seconds: float
+    prepare: Callable[[], None] | None = None
     leftovers: tuple[Path, ...] = ()
 
 
@@ -146,6 +148,8 @@ class Keeper:
         program = self._program
         try:
             program.folder.mkdir(parents=True, exist_ok=True)
+            if program.prepare is not None:
+                program.prepare()
             child = self._child = await Child.start(
                 program.argv, folder=program.folder, environment=program.environment, log=program.log
             )

@@ -15,6 +15,7 @@ from .ports import GRPC_OFFSET, Ports
 from .s3_probe import s3_problem
 from .settings import HOST
 from .stack_file import ServerName, StackError, write_atomically
+from .temporal_database import discard_unfinished
 
 _POLL_SECONDS = 0.05
 _PROBE_SECONDS = 3.0
@@ -34,6 +35,7 @@ _TEMPORAL_VALUES = {
 
 def temporal_server(data: Path, ports: Ports, namespace: str) -> Program:
     """The dev server of the Temporal CLI, with a database file."""
+    database = data / "temporal" / "temporal.db"
     argv = [
         *(
             "server",
@@ -44,7 +46,7 @@ def temporal_server(data: Path, ports: Ports, namespace: str) -> Program:
         ),
         *(f"--http-port={ports.temporal_http}", f"--metrics-port={ports.temporal_metrics}"),
         *(f"--namespace={namespace}", "--log-level=warn", "--ui-disable-news-fetch"),
-        f"--db-filename={data / 'temporal' / 'temporal.db'}",
+        f"--db-filename={database}",
         *("--sqlite-pragma=journal_mode=wal", "--sqlite-pragma=synchronous=normal"),
         *(f"--dynamic-config-value={key}={value}" for key, value in _TEMPORAL_VALUES.items()),
     ]
@@ -61,6 +63,7 @@ def temporal_server(data: Path, ports: Ports, namespace: str) -> Program:
         argv=argv,
         ports=(ports.temporal, ports.temporal_ui, ports.temporal_http, ports.temporal_metrics),
         answers=answers,
+        prepare=lambda: discard_unfinished(database),
     )
 
 
@@ -164,6 +167,7 @@ def _server(
     ports: tuple[int, ...],
     answers: Callable[[], bool],
     variables: Mapping[str, str] = {},
+    prepare: Callable[[], None] | None = None,
     leftovers: tuple[Path, ...] = (),
     stop_seconds: float = _STOP_SECONDS,
 ) -> Program:
@@ -187,6 +191,7 @@ def _server(
         ready=ready,
         essential=True,
         stop_seconds=stop_seconds,
+        prepare=prepare,
         leftovers=leftovers,
     )
 
