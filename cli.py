@@ -161,7 +161,7 @@ def submit(
 
     A file that is not valid is refused with the path of every wrong field, and
     nothing is started. Relative paths in it are relative to the file. A job's
-    name is used once, for good.
+    name is used once, for good, from its version 0 on.
 
     Examples:
       marlaas submit examples/sums.yaml --watch

@@ -119,6 +119,9 @@ class Client:
     async def submit(self, spec: JobSpec | Mapping[str, Any] | Path | str) -> "Job":
         """Starts a job. Nothing is created when the spec is not valid or the name is taken.
 
+        A model, task, dataset or reward that cannot be used is found by the workers: the job fails, and
+        its name is free again, as is that of any job which ended without a version 0.
+
         Args:
             spec: the spec, or the path of its file; see `read_job_file` for relative paths.
 
@@ -138,7 +141,7 @@ class Client:
                     id=checked.key.workflow_id,
                     task_queue=TASK_QUEUE,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
                 )
         except WorkflowAlreadyStartedError:
             raise await job.existing() from None
@@ -310,17 +313,18 @@ class Job:
             version: by default the newest.
 
         Raises:
-            JobNotFound: when nothing was ever stored under the job's name.
+            JobNotFound: when the job has no committed version.
             JobError: when the version is not committed.
             ExportRefused: when `out` holds something else.
             MissingBlob, CorruptBlob, StoreUnavailable: from the object store.
         """
         revisions = self._client.revisions
         document, latest = await asyncio.gather(revisions.job(self.key), revisions.latest_version(self.key))
-        if document is None:
-            raise JobNotFound(f"the object store has no job {self.key}")
-        if latest is None:
-            raise JobError(f"job {self.key} has no committed version yet; try again when it trains")
+        if document is None or latest is None:
+            raise JobNotFound(
+                f"the object store has no version of job {self.key}: it was never started, failed at its "
+                "start, or is there still"
+            )
         wanted = latest if version is None else version
         revision, manifest = await asyncio.gather(
             revisions.revision(self.key, wanted), revisions.manifest(self.key, wanted)

@@ -33,9 +33,9 @@ PERMANENT = frozenset(
 _LONGEST_MESSAGE = 4000
 """Characters of a failure that history keeps; Temporal refuses one that is too large."""
 
-LOST_BYTES = frozenset({"CorruptBlob", "MissingBlob"})
+LOST_BYTES = frozenset({"CorruptBlob", "MissingBlob", "StreamMissing"})
 LOST_BYTES_ATTEMPTS = 5
-"""A store that is just starting may deny what it has; after so many attempts the bytes count as lost."""
+"""A server that is just starting may deny what it has; after so many attempts the bytes count as lost."""
 
 
 class LivenessInterceptor(Interceptor):

@@ -3,7 +3,7 @@
 from temporalio import activity
 
 from ..schemas.events import SnapshotInput
-from ..schemas.manifest import AdapterRevision, Manifest
+from ..schemas.manifest import AdapterRevision, JobDocument, Manifest
 from ..storage.revisions import Revisions
 from ..storage.trajectory_log import TrajectoryLog
 
@@ -23,10 +23,16 @@ class SnapshotActivities:
         reads what is committed and returns that. Two at once: one wins, both return the winner's.
         The purge comes second and repeats harmlessly; the batch blob holds what it drops.
 
+        Version 0 claims the job's name by the same put: of two runs one wins, whoever began earlier, and
+        an attempt of a run that has lost commits nothing. Only the winner has a stream made. Killed
+        before that, the retry makes it; an attempt that was stopped just there and wakes after the end
+        of the job leaves an empty stream.
+
         Raises:
-            ConflictingCommit: when the version was committed from another parent.
+            ConflictingCommit: when the version was committed from another parent or by another run.
         """
-        spec, candidate = data.spec, data.candidate
+        spec, candidate, run = data.spec, data.candidate, data.first_run_id
+        claim = run and JobDocument(spec=spec, spec_digest=spec.digest, first_run_id=run)
         revision, _ = await self._revisions.commit(
             Manifest(
                 key=spec.key,
@@ -38,7 +44,10 @@ class SnapshotActivities:
                 batch=candidate.batch,
                 metrics=candidate.metrics,
                 fingerprint=candidate.fingerprint,
+                claim=claim or None,
             )
         )
+        if candidate.version == 0:
+            await self._log.ensure_stream(spec.key)
         await self._log.purge_groups(spec.key, data.groups)
         return revision

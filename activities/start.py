@@ -1,4 +1,4 @@
-"""The start of a job: its name is claimed and its dataset fixed."""
+"""The start of a job: its name is looked up and its dataset fixed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,10 +8,8 @@ from temporalio import activity
 from ..schemas.dataset import Dataset, DatasetRef
 from ..schemas.events import ClaimInput
 from ..schemas.job_spec import JobSpec
-from ..schemas.manifest import JobDocument
 from ..storage.object_store import ObjectStore
 from ..storage.revisions import Revisions
-from ..storage.trajectory_log import TrajectoryLog
 from .engines import RewardScorer
 
 
@@ -26,38 +24,35 @@ class StartActivities:
         self,
         store: ObjectStore,
         revisions: Revisions,
-        log: TrajectoryLog,
         scorer: RewardScorer,
         build_dataset: Callable[[JobSpec], Awaitable[Dataset]],
     ) -> None:
         self._build_dataset = build_dataset
         self._store = store
         self._revisions = revisions
-        self._log = log
         self._scorer = scorer
 
-    @activity.defn
-    async def claim_job(self, data: ClaimInput) -> None:
-        """Makes the job's name this run's, and its stream ready.
+    @activity.defn(name="claim_job")  # what it once did, and what histories call it
+    async def check_name(self, data: ClaimInput) -> None:
+        """Refuses a name that another run has before anything is computed, and makes the tenant's bucket.
 
-        Killed anywhere or run twice: bucket and stream are made if they are missing, and the
-        conditional put of job.json is won by one run, which recognises its own id when it asks again.
+        Claims nothing: `snapshot` does, with version 0. So a job whose model, dataset or reward is found
+        to be bad leaves its name free, and two runs that both get past this are told apart there. May
+        be killed, repeated, or run twice at once.
 
         Raises:
-            JobExists: when another run owns the name, however long ago.
+            JobExists: when another run has committed version 0, however long ago.
         """
         spec = data.spec
-        wanted = JobDocument(spec=spec, spec_digest=spec.digest, first_run_id=data.first_run_id)
-        found = await self._revisions.claim(wanted)
-        if found.first_run_id != data.first_run_id:
+        await self._store.ensure_bucket(spec.key.bucket)
+        found = await self._revisions.job(spec.key)
+        if found is not None and found.first_run_id != data.first_run_id:
             latest = await self._revisions.latest_version(spec.key)
-            reached = "no version yet" if latest is None else f"version {latest} of {found.spec.steps}"
             same = "the same" if found.spec_digest == spec.digest else "another"
             raise JobExists(
-                f"job {spec.key} exists: first run {found.first_run_id}, {same} spec, {reached}; "
-                "choose another job name"
+                f"job {spec.key} exists: first run {found.first_run_id}, {same} spec, version {latest} of "
+                f"{found.spec.steps}; choose another job name"
             )
-        await self._log.ensure_stream(spec.key)
 
     @activity.defn
     async def prepare_dataset(self, spec: JobSpec) -> DatasetRef:

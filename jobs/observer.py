@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from ..schemas.contract import Contract
 from ..schemas.events import EvaluationProgress, JobProgress, JobResult, StepProgress
 from ..schemas.job_spec import JobSpec, parse_job_spec
-from ..schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE, JobKey
+from ..schemas.names import COMMITTED_MEMO, CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE, JobKey
 from ..workflows.activity_calls import ROLLOUT
 from .errors import JobNotFound
 from .failure_cause import root_cause
@@ -92,6 +92,7 @@ class JobObserver:
                 "pending": (),
                 "problems": (),
                 "result": result,
+                "committed": await _committed(description),
                 "failure": failure,
                 **running,
             }
@@ -182,6 +183,12 @@ class JobObserver:
             for name, is_served in zip(names, polled, strict=True)
             if not is_served
         ]
+
+
+async def _committed(description: WorkflowExecutionDescription) -> int | None:
+    """What the job left in its memo; anybody may start one with a memo of their own."""
+    memo = await description.memo_value(COMMITTED_MEMO, default=None)
+    return memo if type(memo) is int else None
 
 
 def _call_for(queue: str) -> str:

@@ -84,6 +84,7 @@ class JobSnapshot(Contract):
         ended: None while it runs.
         progress: what the job's workflow last said; None when it has said nothing, or has ended.
         result: of a job that completed or was stopped.
+        committed: newest version of a job that failed or was cancelled, which it left as a memo.
         failure: why a job ended otherwise.
         rewards: mean reward of each of the newest steps, oldest first; None for a step without any.
             Only `Job.watch` fills it in.
@@ -100,6 +101,7 @@ class JobSnapshot(Contract):
     pending: tuple[PendingActivity, ...]
     problems: tuple[Problem, ...]
     result: JobResult | None
+    committed: int | None
     failure: str | None
     rewards: tuple[float | None, ...] = ()
 
@@ -125,7 +127,7 @@ class JobSnapshot(Contract):
         """Newest committed version that is known."""
         if self.result is not None:
             return self.result.revision.version
-        return self.progress.version if self.progress else None
+        return self.progress.version if self.progress else self.committed
 
     @property
     def evaluations(self) -> tuple[EvaluationResult, ...]:

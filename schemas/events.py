@@ -11,10 +11,11 @@ from .contract import BlobRef, Contract, Digest
 from .dataset import DatasetRef
 from .job_spec import JobSpec
 from .manifest import AdapterRevision, Fingerprint, StepMetrics
+from .names import JobKey
 
 
 class ClaimInput(Contract):
-    """Claims the job's name for the first run of its workflow."""
+    """Asks for the job's name, for the first run of its workflow."""
 
     spec: JobSpec
     first_run_id: str
@@ -153,11 +154,33 @@ class TrainInput(Contract):
 
 
 class SnapshotInput(Contract):
-    """Commits a candidate, then drops the groups that it consumed from the stream."""
+    """Commits a candidate, then drops the groups that it consumed from the stream.
+
+    Attributes:
+        first_run_id: of the TrainJob, for which version 0 claims the job's name; None for other versions.
+    """
 
     spec: JobSpec
     candidate: Candidate
     groups: tuple[str, ...]
+    first_run_id: str | None = None
+
+
+class CloseInput(Contract):
+    """Ends what a job holds, if its name belongs to this run."""
+
+    key: JobKey
+    first_run_id: str
+
+
+class ClosedJob(Contract):
+    """What a job leaves.
+
+    Attributes:
+        version: newest committed; None for a run that does not have its job's name.
+    """
+
+    version: int | None
 
 
 class SummariseInput(Contract):

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from .contract import Contract, Digest, Document, Label, TenantLabel
 from .names import JobKey
 from .objective import ObjectiveSpec
-from .problems import in_words
+from .problems import problem_lines, shortened
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -249,11 +249,11 @@ def parse_job_spec(data: Any) -> JobSpec:
         InvalidJobSpec: when anything in it is not allowed.
     """
     if not isinstance(data, dict):
-        raise InvalidJobSpec(f"a job spec is a mapping of fields, not {data!r}")
+        raise InvalidJobSpec(f"a job spec is a mapping of fields, not {shortened(data)}")
     try:
         return JobSpec.model_validate_json(json.dumps(data))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         if not isinstance(error, ValidationError):
             raise InvalidJobSpec(f"the job spec is not made of plain JSON values: {error}") from error
-        problems = [f"  {in_words(one, JobSpec)}" for one in error.errors()]
+        problems = [f"  {line}" for line in problem_lines(error.errors(), JobSpec)]
         raise InvalidJobSpec("\n".join(["the job spec is not valid:", *problems])) from None

@@ -1,4 +1,4 @@
-"""What a job commits: the claim of its name, and one manifest per policy version."""
+"""What a job commits: one manifest per policy version, the first of which claims its name."""
 
 from typing import Annotated
 
@@ -109,10 +109,24 @@ class StepMetrics(Contract):
     train_seconds: float
 
 
+class JobDocument(Document):
+    """The claim of a job's name, in the manifest of version 0.
+
+    Attributes:
+        first_run_id: of the TrainJob workflow's first run; continue-as-new and retries keep it.
+    """
+
+    spec: JobSpec
+    spec_digest: Digest
+    first_run_id: str
+
+
 class Manifest(Document):
     """Commits a policy version. A version exists if and only if its manifest does.
 
     Attributes:
+        claim: of version 0: the run that committed it has the job's name, for good. None for all others,
+            and in jobs that began when the claim was a document of its own, job.json.
         parent: digest of the previous version's manifest; None for version 0.
         batch: trained on to get here; None for version 0.
         metrics: of the step that led here; None for version 0.
@@ -128,18 +142,7 @@ class Manifest(Document):
     batch: BlobRef | None
     metrics: StepMetrics | None
     fingerprint: Fingerprint
-
-
-class JobDocument(Document):
-    """job.json: whoever puts it first owns the job's name, for good.
-
-    Attributes:
-        first_run_id: of the TrainJob workflow's first run; continue-as-new and retries keep it.
-    """
-
-    spec: JobSpec
-    spec_digest: Digest
-    first_run_id: str
+    claim: JobDocument | None = None
 
 
 class EvaluationDocument(Document):

@@ -60,7 +60,7 @@ class JobKey(Contract):
 
     @property
     def job_document(self) -> str:
-        """Object key of job.json, whose conditional put claims the job's name."""
+        """Object key of job.json, which claimed the names of jobs that began before version 0 did."""
         return f"jobs/{self.job}/job.json"
 
     def manifest_key(self, version: int) -> str:
@@ -68,6 +68,10 @@ class JobKey(Contract):
 
     def evaluation_key(self, version: int) -> str:
         return f"jobs/{self.job}/evaluations/{version:08d}.json"
+
+
+COMMITTED_MEMO = "committed"
+"""Memo of a TrainJob that ended without a result: its newest committed version."""
 
 
 def blob_key(digest: Digest) -> str:

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import json
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -14,6 +15,18 @@ _IN_WORDS = {
     pattern: f"should be a DNS label: 1 to {most} of a-z, 0-9 and '-', with no '-' at either end"
     for pattern, most in ((LABEL_PATTERN, 63), (TENANT_PATTERN, 55))
 }
+
+
+_MOST_LINES = 30
+_LONGEST_LINE = 500
+"""A spec may be wrong in thousands of places, and Temporal keeps no message of that size."""
+
+
+def problem_lines(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> list[str]:
+    """The errors of the validation of `model`, a line for each; of very many, the first."""
+    lines = [_cut(in_words(one, model), _LONGEST_LINE) for one in errors[:_MOST_LINES]]
+    more = len(errors) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
 
 
 def in_words(error: ErrorDetails, model: type[BaseModel]) -> str:
@@ -34,12 +47,14 @@ def in_words(error: ErrorDetails, model: type[BaseModel]) -> str:
             return f"{where}.{_bare(context['discriminator'])} is missing; it says which fields there are"
         case "union_tag_invalid":
             kind = _bare(context["discriminator"])
-            return f"{where}.{kind} is {_short(context['tag'])}: should be one of {context['expected_tags']}"
+            return (
+                f"{where}.{kind} is {shortened(context['tag'])}: should be one of {context['expected_tags']}"
+            )
         case "string_pattern_mismatch" if context["pattern"] in _IN_WORDS:
             allowed = _IN_WORDS[context["pattern"]]
         case _:
             allowed = error["msg"].removeprefix("Input ")
-    return f"{where} is {_short(error['input'])}: {allowed}"
+    return f"{where} is {shortened(error['input'])}: {allowed}"
 
 
 def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
@@ -82,6 +97,15 @@ def _bare(discriminator: str) -> str:
     return discriminator.strip("'")
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def shortened(value: Any) -> str:
+    """A value as JSON, in at most 80 characters, whatever it is."""
+    try:
+        text = json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        # A number of thousands of digits, for one, is a number that Python does not write down.
+        return f"a {type(value).__name__} ({error})"
+    return _cut(text, 80)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

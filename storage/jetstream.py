@@ -39,7 +39,12 @@ class StreamFull(Exception):
 
 
 class StreamMissing(Exception):
-    """The job has no stream: it was never made, or was deleted."""
+    """The job has no stream: it has ended, or has no version 0 yet."""
+
+    def __init__(self, what: str, stream: str) -> None:
+        super().__init__(
+            f"cannot {what}: stream {stream} does not exist. A job has one from its version 0 to its end"
+        )
 
 
 class JetStream:
@@ -96,7 +101,7 @@ class JetStream:
                     return await operation(await self._connected())
             except APIError as error:
                 if error.err_code == _STREAM_NOT_FOUND:
-                    raise StreamMissing(f"cannot {what}: stream {stream} does not exist") from error
+                    raise StreamMissing(what, stream) from error
                 if error.code is not None and error.code < 500 and error.code != 429:
                     raise LogRefused(f"cannot {what} in stream {stream}: {error}") from error
                 failure = error
@@ -153,7 +158,7 @@ class JetStream:
         try:
             await (await self._connected()).stream_info(stream)
         except NotFoundError as error:
-            raise StreamMissing(f"cannot {what}: stream {stream} does not exist") from error
+            raise StreamMissing(what, stream) from error
         except (nats.errors.Error, OSError):
             return
 

@@ -1,4 +1,4 @@
-"""A job's documents in the object store: the claim of its name, its committed versions, its evaluations."""
+"""A job's documents in the object store: its committed versions, which hold its name, and its evaluations."""
 
 import asyncio
 import hashlib
@@ -27,32 +27,26 @@ class Revisions:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    async def claim(self, document: JobDocument) -> JobDocument:
-        """Claims a job's name, creating the tenant's bucket when it has none.
-
-        Returns:
-            The document that holds the name, from now or from long ago: the claim succeeded when its
-            `first_run_id` is the caller's.
-        """
-        key = document.spec.key
-        await self._store.ensure_bucket(key.bucket)
-        stored = await self._put_once(key.bucket, key.job_document, document)
-        return decode(JobDocument, stored, f"{key.bucket}/{key.job_document}")
-
     async def job(self, key: JobKey) -> JobDocument | None:
-        """The document that holds a job's name; None when nobody has claimed it."""
+        """The claim of a job's name; None when the job has no version 0, so that the name is free."""
+        base = await self.manifest(key, 0)
+        if base is None or base.claim is not None:
+            return base and base.claim
         return await self._document(JobDocument, key.bucket, key.job_document)
 
     async def commit(self, manifest: Manifest) -> tuple[AdapterRevision, Manifest]:
         """Makes a policy version exist. May be repeated, by anyone, with the effect of once.
+
+        Version 0 is the claim of the job's name as well. Claim and version are one object, put where none
+        is: of two runs that want a name one gets it, and a run that dies before has used up nothing.
 
         Returns:
             What is committed: the caller's manifest, or that of an attempt which was faster.
 
         Raises:
             MissingBlob: when a blob that the manifest names is not in the store as named.
-            ConflictingCommit: when the manifest's parent is not the committed previous version, or
-                another parent or spec is committed under this version.
+            ConflictingCommit: when the manifest's parent is not the committed previous version, when
+                another parent or spec is committed under this version, or the name is another run's.
         """
         key, version = manifest.key, manifest.version
         blobs = [blob for blob in (manifest.adapter, manifest.optimizer, manifest.batch) if blob is not None]
@@ -66,6 +60,12 @@ class Revisions:
             )
         stored = await self._put_once(key.bucket, key.manifest_key(version), manifest)
         revision, committed = _committed(key, version, stored)
+        if _run(committed) != _run(manifest):
+            raise ConflictingCommit(
+                f"job {key} exists: run {_run(committed)} committed its version 0 first, with "
+                f"{'the same' if committed.spec_digest == manifest.spec_digest else 'another'} spec; choose "
+                "another job name"
+            )
         if (committed.parent, committed.spec_digest) != (manifest.parent, manifest.spec_digest):
             raise ConflictingCommit(
                 f"{key} version {version} is committed already with parent {committed.parent} and spec "
@@ -126,6 +126,10 @@ class Revisions:
                 f"{bucket}/{blob_key(blob.digest)}: a manifest may not name it: expected {blob.size} bytes, "
                 f"found {found}. Compute the step again"
             )
+
+
+def _run(manifest: Manifest) -> str | None:
+    return manifest.claim.first_run_id if manifest.claim else None
 
 
 def _committed(key: JobKey, version: int, stored: bytes) -> tuple[AdapterRevision, Manifest]:

@@ -13,7 +13,7 @@ from ..schemas.contract import BlobRef, Document
 from ..schemas.names import JobKey
 from ..schemas.trajectory import ScoredGroup, Trajectory
 from .documents import decode
-from .jetstream import JetStream, StreamMissing
+from .jetstream import JetStream, StreamFull, StreamMissing
 from .object_store import ObjectStore
 
 D = TypeVar("D", bound=Document)
@@ -66,7 +66,7 @@ class TrajectoryLog:
         """Creates the job's stream. One that exists stays as it is.
 
         Raises:
-            StreamFull: when the server has no storage left to promise.
+            StreamFull: when the server has no storage left to promise; says how many streams have it.
         """
         config = StreamConfig(
             name=key.stream,
@@ -85,7 +85,15 @@ class TrajectoryLog:
                 if error.err_code != _IN_USE_DIFFERENTLY:
                     raise
 
-        await self._jetstream.call("create it", key.stream, create)
+        try:
+            await self._jetstream.call("create it", key.stream, create)
+        except StreamFull as error:
+            account = await self._jetstream.call("look around", key.stream, lambda js: js.account_info())
+            raise StreamFull(
+                f"{error}. {account.streams} jobs have a stream there, and each counts with its whole quota. "
+                "A job's stream goes at the job's end; that of a job that was terminated stays until "
+                "`nats stream rm marlaas_TENANT_JOB`"
+            ) from error
 
     async def delete_stream(self, key: JobKey) -> None:
         """Deletes the job's stream and all that is in it, if it exists."""

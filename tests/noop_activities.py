@@ -11,6 +11,8 @@ from marlaas.schemas.dataset import DatasetRef
 from marlaas.schemas.events import (
     Candidate,
     ClaimInput,
+    ClosedJob,
+    CloseInput,
     EvaluationResult,
     InitialiseInput,
     RewardInput,
@@ -68,6 +70,7 @@ class NoopActivities:
         self.rollouts: list[tuple[str, int]] = []
         self.trained: list[tuple[str, int]] = []
         self.evaluated: list[int] = []
+        self.closed: list[str] = []
         self.failed_samples = 0
         self.on_trained: Callable[[], object] = lambda: None
 
@@ -133,6 +136,11 @@ class NoopActivities:
             version=data.revision.version, accuracy=0.5, greedy_accuracy=0.5, failed_samples=0
         )
 
+    @activity.defn
+    async def close_job(self, data: CloseInput) -> ClosedJob:
+        self.closed.append(str(data.key))
+        return ClosedJob(version=len(self.trained))
+
     @property
     def all(self) -> list[Callable[..., Any]]:
         return [
@@ -145,6 +153,7 @@ class NoopActivities:
             self.train,
             self.snapshot,
             self.summarise_evaluation,
+            self.close_job,
         ]
 
     def _candidate(self, version: int, parent: str | None) -> Candidate:

@@ -16,6 +16,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from ..activities.close import CloseActivities
 from ..activities.datasets import Datasets
 from ..activities.evaluation import EvaluationActivities
 from ..activities.reward import RewardActivities
@@ -134,19 +135,20 @@ async def _cpu(
     revisions, datasets = Revisions(store), Datasets(store)
     pool = RewardPool(options.reward_processes, processes=2 * options.reward_processes)
     stack.push_async_callback(pool.close)
-    start = StartActivities(store, revisions, log, pool, build_dataset_in_child)
+    start = StartActivities(store, revisions, pool, build_dataset_in_child)
     evaluation = EvaluationActivities(revisions, log)
     return [
         Worker(
             client,
             task_queue=CPU_QUEUE,
             activities=[
-                start.claim_job,
+                start.check_name,
                 start.prepare_dataset,
                 RewardActivities(datasets, log, pool).reward,
                 SelectActivities(store, log).select_batch,
                 SnapshotActivities(revisions, log).snapshot,
                 evaluation.summarise_evaluation,
+                CloseActivities(revisions, log).close_job,
             ],
             max_concurrent_activities=_CPU_ACTIVITIES_AT_ONCE,
             graceful_shutdown_timeout=_HAND_BACK,

@@ -15,6 +15,8 @@ from ..schemas.dataset import DatasetRef
 from ..schemas.events import (
     Candidate,
     ClaimInput,
+    ClosedJob,
+    CloseInput,
     EvaluationResult,
     InitialiseInput,
     RewardInput,
@@ -45,11 +47,16 @@ _RETRY = RetryPolicy(
 
 @dataclass(frozen=True)
 class ActivityCall(Generic[Input, Result]):
-    """One activity: awaiting a call schedules it and returns its result."""
+    """One activity: awaiting a call schedules it and returns its result.
+
+    Attributes:
+        limit: most time for it, where that is less than `durability.give_up_hours`.
+    """
 
     name: str
     queue: str
     result: type[Result]
+    limit: timedelta = timedelta.max
 
     async def __call__(self, spec: JobSpec, argument: Input, *, lead: int = 0) -> Result:
         """Runs the activity to its end, through lost workers and retries.
@@ -59,21 +66,21 @@ class ActivityCall(Generic[Input, Result]):
                 among equals the tenants take turns.
 
         Raises:
-            ActivityError: after a failure that no retry can mend, or `durability.give_up_hours`.
+            ActivityError: after a failure that no retry can mend, or after its time.
         """
         return await workflow.execute_activity(
             self.name,
             argument,
             task_queue=self.queue,
             result_type=self.result,
-            schedule_to_close_timeout=timedelta(hours=spec.durability.give_up_hours),
+            schedule_to_close_timeout=min(self.limit, timedelta(hours=spec.durability.give_up_hours)),
             heartbeat_timeout=timedelta(seconds=spec.durability.heartbeat_seconds),
             retry_policy=_RETRY,
             priority=Priority(priority_key=1 + min(lead, 4), fairness_key=spec.tenant),
         )
 
 
-CLAIM_JOB = ActivityCall[ClaimInput, None]("claim_job", CPU_QUEUE, type(None))
+CHECK_NAME = ActivityCall[ClaimInput, None]("claim_job", CPU_QUEUE, type(None))
 PREPARE_DATASET = ActivityCall[JobSpec, DatasetRef]("prepare_dataset", CPU_QUEUE, DatasetRef)
 INITIALISE = ActivityCall[InitialiseInput, Candidate]("initialise", TRAIN_QUEUE, Candidate)
 ROLLOUT = ActivityCall[RolloutInput, RolloutResult]("rollout", SAMPLE_QUEUE, RolloutResult)
@@ -84,3 +91,4 @@ SNAPSHOT = ActivityCall[SnapshotInput, AdapterRevision]("snapshot", CPU_QUEUE, A
 SUMMARISE_EVALUATION = ActivityCall[SummariseInput, EvaluationResult](
     "summarise_evaluation", CPU_QUEUE, EvaluationResult
 )
+CLOSE_JOB = ActivityCall[CloseInput, ClosedJob]("close_job", CPU_QUEUE, ClosedJob, timedelta(minutes=2))

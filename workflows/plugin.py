@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from ..activities.liveness import LivenessInterceptor
+from .converter import DATA_CONVERTER
 from .evaluate import Evaluate
 from .train_job import TrainJob
 from .train_step import TrainStep
@@ -24,7 +24,7 @@ def temporal_plugin() -> SimplePlugin:
     """
     return SimplePlugin(
         "marlaas",
-        data_converter=pydantic_data_converter,
+        data_converter=DATA_CONVERTER,
         interceptors=[LivenessInterceptor()],
         workflow_runner=_workflow_runner,
     )

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any, Literal
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 from ..schemas.events import (
     Candidate,
     ClaimInput,
+    CloseInput,
     EvaluateInput,
     EvaluationResult,
     InitialiseInput,
@@ -20,16 +21,21 @@ from ..schemas.events import (
     StepInput,
     StepResult,
 )
-from ..schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
+from ..schemas.job_spec import JobSpec
 from ..schemas.manifest import AdapterRevision
-from .activity_calls import CLAIM_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
+from ..schemas.names import COMMITTED_MEMO
+from .activity_calls import CHECK_NAME, CLOSE_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
+from .job_input import job_input
 from .train_step import TrainStep
+
+_CLOSES = "close-job"
+"""Patch: jobs that ended before it left their streams."""
 
 
 @workflow.defn(name="TrainJob")
 class TrainJob:
-    """One job, from the claim of its name to its last version.
+    """One job, from the claim of its name to the end of its stream.
 
     Step t opens when version max(0, t-K) is committed, so at most K+1 steps are open at once.
     """
@@ -72,31 +78,36 @@ class TrainJob:
         )
 
     @workflow.run
-    async def run(self, spec: Any = None, state: JobState | None = None) -> JobResult:
-        """Trains `spec`, which is checked here: a typed argument that fails would be retried for ever.
+    async def run(self, *inputs: Any) -> JobResult:
+        """Trains a job spec, which is checked here: a typed argument that fails would be retried for ever.
 
         Args:
-            spec: a job spec as JSON.
-            state: given by continue-as-new only.
+            inputs: the spec as JSON; from continue-as-new also a `JobState`.
         """
-        self._spec = _checked(spec)
-        if state is None:
-            self._state = await self._start(self._spec)
-        else:
+        self._spec, state = job_input(inputs)
+        spec = self._spec
+        if state is not None:
             self._state = state
             self._paused |= state.paused
             self._stopping |= state.stopping
         try:
-            await self._train(self._spec)
-            await self._evaluate_last(self._spec)
+            if self._state is None:
+                self._state = await self._start(spec)
+            await self._train(spec)
+            await self._evaluate_last(spec)
+            if workflow.patched(_CLOSES):
+                await self._close(spec)
         except asyncio.CancelledError:
-            await self._cancel_children()
+            await self._end_early(spec, cancelled=True)
+            raise
+        except FailureError:
+            await self._end_early(spec, cancelled=False)
             raise
         self._finished = True
         return JobResult(
-            outcome="completed" if self._version == self._spec.steps else "stopped",
-            revision=self._state.recent[-1],
-            evaluations=self._state.evaluations,
+            outcome="completed" if self._version == spec.steps else "stopped",
+            revision=self._committed.recent[-1],
+            evaluations=self._committed.evaluations,
         )
 
     @property
@@ -120,11 +131,14 @@ class TrainJob:
         return "paused" if self._paused else "training"
 
     async def _start(self, spec: JobSpec) -> JobState:
-        """Claims the name, fixes the dataset and commits version 0."""
-        await CLAIM_JOB(spec, ClaimInput(spec=spec, first_run_id=workflow.info().first_execution_run_id))
+        """Fixes the dataset and commits version 0, which claims the name."""
+        run = workflow.info().first_execution_run_id
+        await CHECK_NAME(spec, ClaimInput(spec=spec, first_run_id=run))
         dataset = await PREPARE_DATASET(spec, spec)
         candidate: Candidate = await INITIALISE(spec, InitialiseInput(spec=spec, dataset=dataset))
-        base = await SNAPSHOT(spec, SnapshotInput(spec=spec, candidate=candidate, groups=()))
+        base = await SNAPSHOT(
+            spec, SnapshotInput(spec=spec, candidate=candidate, groups=(), first_run_id=run)
+        )
         return JobState(
             started=Started(dataset=dataset, fingerprint=candidate.fingerprint, adapter=base.adapter),
             recent=(base,),
@@ -254,6 +268,38 @@ class TrainJob:
             self._evaluate(spec, self._committed.recent[-1])
             await self._settled()
 
+    async def _end_early(self, spec: JobSpec, *, cancelled: bool) -> None:
+        """Cancels what is open and closes the job; `list` reads in the memo how far it came.
+
+        Temporal asks a run to cancel once, so nothing cancels what is awaited here.
+        """
+        closes = workflow.patched(_CLOSES)
+        if cancelled or closes:
+            await self._cancel_children()
+        if not closes:
+            return
+        committed = await self._close(spec)
+        if committed is None and self._state is not None:
+            committed = self._version
+        if committed is not None:
+            workflow.upsert_memo({COMMITTED_MEMO: committed})
+
+    async def _close(self, spec: JobSpec) -> int | None:
+        """Has the job's stream deleted. A failure to do so is logged, and changes no job's end.
+
+        Returns:
+            The newest committed version, as far as the store has told.
+        """
+        run = workflow.info().first_execution_run_id
+        try:
+            closed = await CLOSE_JOB(spec, CloseInput(key=spec.key, first_run_id=run))
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("the stream %s is left behind: %s", spec.key.stream, error.cause)
+            return None
+        return closed.version
+
     async def _cancel_children(self) -> None:
         tasks = (*self._steps.values(), *self._evaluations)
         for task in tasks:
@@ -262,20 +308,3 @@ class TrainJob:
 
     def _carried(self) -> JobState:
         return self._committed.model_copy(update={"paused": self._paused, "stopping": self._stopping})
-
-
-def _checked(data: Any) -> JobSpec:
-    """The spec, when it is valid and the workflow runs under the id that it names."""
-    try:
-        spec = parse_job_spec(data)
-    except InvalidJobSpec as error:
-        raise ApplicationError(str(error), type="InvalidJobSpec", non_retryable=True) from None
-    if workflow.info().workflow_id != spec.key.workflow_id:
-        raise ApplicationError(
-            f"the workflow id is {workflow.info().workflow_id!r}, but the spec names "
-            f"{spec.key.workflow_id!r}; "
-            f"start it with --workflow-id {spec.key.workflow_id}",
-            type="InvalidJobSpec",
-            non_retryable=True,
-        )
-    return spec

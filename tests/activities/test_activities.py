@@ -12,14 +12,11 @@ from marlaas.activities.reward import MissingTrajectories, RewardActivities
 from marlaas.activities.rollout import RolloutActivities
 from marlaas.activities.select_batch import SelectActivities
 from marlaas.activities.snapshot import SnapshotActivities
-from marlaas.activities.start import JobExists, StartActivities
 from marlaas.activities.train import TrainActivities
 from marlaas.environments.scoring import Score
 from marlaas.schemas.batch import Batch
-from marlaas.schemas.dataset import Dataset
 from marlaas.schemas.events import (
     Candidate,
-    ClaimInput,
     GroupAssignment,
     InitialiseInput,
     RewardInput,
@@ -256,28 +253,6 @@ async def test_a_rollout_that_wakes_after_the_commit_changes_no_later_batch(clus
     before = await cluster.selected(later)
     await cluster.rollout(cluster.rollout_input(base, step=0))
     assert (await cluster.selected(later)).to_bytes() == before.to_bytes()
-
-
-async def test_a_name_is_claimed_by_one_run_for_good(cluster: Cluster) -> None:
-    storage = cluster.storage
-
-    async def no_dataset(_: object) -> Dataset:
-        raise AssertionError
-
-    start = StartActivities(storage.store, storage.revisions, storage.log, cluster.scorer, no_dataset)
-    spec = cluster.job.spec
-
-    async def claim(run: str) -> None:
-        await ActivityEnvironment().run(start.claim_job, ClaimInput(spec=spec, first_run_id=run))
-
-    results = await asyncio.gather(*(claim(f"run {n}") for n in range(4)), return_exceptions=True)
-    lost = [one for one in results if one is not None]
-    assert len(lost) == 3
-    assert all(isinstance(one, JobExists) for one in lost)
-    winner = results.index(None)
-    await claim(f"run {winner}")
-    with pytest.raises(JobExists, match=f"first run run {winner}, the same spec, no version yet"):
-        await claim("run later")
 
 
 async def test_an_evaluation_is_written_once_and_leaves_nothing_on_the_stream(cluster: Cluster) -> None:

@@ -5,8 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from marlaas.schemas.dataset import DatasetRef
 from marlaas.schemas.events import (
     Candidate,
+    ClosedJob,
+    CloseInput,
     InitialiseInput,
     RolloutInput,
     RolloutResult,
@@ -50,28 +53,41 @@ class GatedActivities(NoopActivities):
 
 
 class StoringActivities(GatedActivities):
-    """Commits manifests to the object store; the reward of the step to version t is t / 10."""
+    """Commits manifests to the object store; the reward of the step to version t is t / 10.
+
+    Attributes:
+        base: version 0.
+        dataset_failures: raised by `prepare_dataset`, one at each try.
+        fails_at: version whose training fails for good.
+    """
 
     def __init__(self, revisions: Revisions, base: Candidate) -> None:
         super().__init__()
         self._revisions = revisions
-        self._base = base
+        self.base = base
+        self.dataset_failures: list[ApplicationError] = []
+        self.fails_at: int | None = None
+
+    @activity.defn
+    async def prepare_dataset(self, spec: JobSpec) -> DatasetRef:
+        if self.dataset_failures:
+            raise self.dataset_failures.pop(0)
+        return await super().prepare_dataset(spec)
 
     @activity.defn
     async def initialise(self, data: InitialiseInput) -> Candidate:
-        await self._revisions.claim(
-            JobDocument(spec=data.spec, spec_digest=data.spec.digest, first_run_id="first")
-        )
-        return self._base
+        return self.base
 
     @activity.defn
     async def train(self, data: TrainInput) -> Candidate:
+        if data.revision.version == self.fails_at:
+            raise ApplicationError("no", type="UnusableModel", non_retryable=True)
         version = data.revision.version + 1
-        return self._base.model_copy(
+        return self.base.model_copy(
             update={
                 "version": version,
                 "parent": data.revision.manifest,
-                "batch": self._base.adapter,
+                "batch": self.base.adapter,
                 "metrics": METRICS.model_copy(update={"reward_mean": version / 10}),
             }
         )
@@ -80,9 +96,19 @@ class StoringActivities(GatedActivities):
     async def snapshot(self, data: SnapshotInput) -> AdapterRevision:
         return (await self._revisions.commit(manifest_of(data.spec, data.candidate)))[0]
 
+    @activity.defn
+    async def close_job(self, data: CloseInput) -> ClosedJob:
+        return ClosedJob(version=await self._revisions.latest_version(data.key))
+
 
 def manifest_of(spec: JobSpec, candidate: Candidate) -> Manifest:
-    return Manifest(key=spec.key, spec_digest=spec.digest, **dict(candidate))
+    claim = JobDocument(spec=spec, spec_digest=spec.digest, first_run_id="first")
+    return Manifest(
+        key=spec.key,
+        spec_digest=spec.digest,
+        claim=None if candidate.version else claim,
+        **dict(candidate),
+    )
 
 
 @asynccontextmanager

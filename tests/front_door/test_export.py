@@ -16,7 +16,6 @@ from marlaas.engines.lora import initial_adapter, target_layers, tensor_names
 from marlaas.jobs.errors import ExportRefused, JobError, JobNotFound
 from marlaas.schemas.events import Candidate
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
-from marlaas.schemas.manifest import JobDocument
 from marlaas.schemas.names import blob_key
 from marlaas.storage.object_store import MissingBlob
 from marlaas.tests.front_door.command_line import CommandLine
@@ -49,7 +48,7 @@ def trained_adapter(model: Path, spec: JobSpec, seed: int) -> dict[str, torch.Te
 
 async def committed_job(client: Client, spec: JobSpec, adapters: list[dict[str, torch.Tensor]]) -> Job:
     """A job with these versions in the object store, which Temporal has never heard of."""
-    await client.revisions.claim(JobDocument(spec=spec, spec_digest=spec.digest, first_run_id="gone"))
+    await client.store.ensure_bucket(spec.key.bucket)
     parent = None
     for version, tensors in enumerate(adapters):
         blob = await client.store.put_blob(spec.key.bucket, save(tensors))

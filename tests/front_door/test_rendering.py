@@ -56,6 +56,7 @@ def snapshot(version: int | None = None, **changes: Any) -> JobSnapshot:
         "pending": (),
         "problems": (),
         "result": None,
+        "committed": None,
         "failure": None,
         **changes,
     }

@@ -52,19 +52,37 @@ async def candidate(
     )
 
 
-async def test_the_first_claim_of_a_name_holds_it(revisions: Revisions, key: JobKey) -> None:
+async def base_of(store: ObjectStore, key: JobKey, run: str) -> Manifest:
+    """Version 0 as a run brings it."""
+    claim = claim_of(key, run)
+    base = await candidate(store, key, 0, None, claim.spec_digest)
+    return base.model_copy(update={"claim": claim})
+
+
+async def test_the_first_version_0_of_a_name_holds_it(
+    revisions: Revisions, store: ObjectStore, key: JobKey
+) -> None:
     assert await revisions.job(key) is None
-    claims = [claim_of(key, f"run {number}") for number in range(8)]
-    held = await asyncio.gather(*(revisions.claim(claim) for claim in claims))
-    assert len({document.first_run_id for document in held}) == 1
-    assert held[0] in claims
-    assert await revisions.claim(claim_of(key, "much later")) == held[0] == await revisions.job(key)
+    bases = [await base_of(store, key, f"run {number}") for number in range(8)]
+    held = await asyncio.gather(*map(revisions.commit, bases), return_exceptions=True)
+    (winner,) = [one for one in held if isinstance(one, tuple)]
+    assert all(isinstance(one, ConflictingCommit | tuple) for one in held)
+    assert await revisions.job(key) == winner[1].claim
+    assert winner[1] == bases[held.index(winner)]
+    with pytest.raises(ConflictingCommit, match="committed its version 0 first, with the same spec"):
+        await revisions.commit(await base_of(store, key, "much later"))
 
 
-async def test_a_claim_makes_the_bucket_of_a_new_tenant(revisions: Revisions, key: JobKey) -> None:
-    newcomer = JobKey(tenant="storage-three", job=key.job)
-    claim = claim_of(newcomer, "run")
-    assert await revisions.claim(claim) == claim
+async def test_a_name_that_was_claimed_by_job_json_is_held_from_version_0_on(
+    revisions: Revisions, store: ObjectStore, key: JobKey
+) -> None:
+    claim = claim_of(key, "old")
+    await store.put_new(key.bucket, key.job_document, claim.model_dump_json().encode())
+    assert await revisions.job(key) is None
+    await revisions.commit(await candidate(store, key, 0, None))
+    assert await revisions.job(key) == claim
+    with pytest.raises(ConflictingCommit):
+        await revisions.commit(await base_of(store, key, "new"))
 
 
 async def test_versions_follow_one_another(revisions: Revisions, store: ObjectStore, key: JobKey) -> None:
@@ -145,11 +163,11 @@ async def test_a_newer_format_is_refused_by_name(
 async def test_a_corrupt_document_is_named(
     revisions: Revisions, store: ObjectStore, key: JobKey, stored: bytes
 ) -> None:
-    await store.put_new(key.bucket, key.job_document, stored)
-    with pytest.raises(UnreadableDocument, match=f"{key.bucket}/{key.job_document}: not a JobDocument"):
+    await store.put_new(key.bucket, key.manifest_key(0), stored)
+    with pytest.raises(UnreadableDocument, match=f"{key.bucket}/{key.manifest_key(0)}: not a Manifest"):
         await revisions.job(key)
     with pytest.raises(UnreadableDocument):
-        await revisions.claim(claim_of(key, "run"))
+        await revisions.commit(await base_of(store, key, "run"))
 
 
 async def test_a_manifest_at_the_wrong_place_is_named(

@@ -114,7 +114,7 @@ async def test_too_many_failed_samples_end_the_job_with_the_reason(temporal: Cli
 @pytest.mark.parametrize(
     ("spec", "fragment"),
     [
-        (None, "a job spec is a mapping of fields, not None"),
+        (None, "a job spec is a mapping of fields, not null"),
         ([1], "a job spec is a mapping of fields, not [1]"),
         (job("bad", steps=0), "steps is 0:"),
         (job("bad", steps="6"), 'steps is "6":'),
