@@ -6,8 +6,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from marlaas.schemas.events import Candidate, ClosedJob, CloseInput, JobResult, TrainInput
+from marlaas.activities.liveness import LOST_BYTES_ATTEMPTS
+from marlaas.schemas.events import (
+    Candidate,
+    ClosedJob,
+    CloseInput,
+    JobResult,
+    RewardInput,
+    RewardResult,
+    TrainInput,
+)
 from marlaas.schemas.names import COMMITTED_MEMO
+from marlaas.storage.jetstream import StreamMissing
 from marlaas.tests.noop_activities import NoopActivities, job, noop_workers, start
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
@@ -137,3 +147,20 @@ async def test_a_cancellation_that_meets_the_close_lets_the_job_be_closed(tempor
         await handle.cancel()
         assert await ended(handle) == WorkflowExecutionStatus.CANCELED
     assert activities.closed == ["acme/late-cancel"] * 2
+
+
+async def test_a_stream_that_is_gone_ends_the_job_after_a_few_tries(temporal: Client) -> None:
+    """Case 104: nothing waits for what cannot come."""
+    tries: list[str] = []
+
+    class Streamless(EndingActivities):
+        @activity.defn
+        async def reward(self, data: RewardInput) -> RewardResult:
+            tries.append(data.groups[0].group)
+            raise StreamMissing("read", data.spec.key.stream)
+
+    sampling = {"groups_per_step": 1, "samples_per_group": 2, "slots": 16}
+    async with noop_workers(temporal, Streamless()):
+        handle = await start(temporal, job("gone", sampling=sampling), "acme/gone")
+        assert await ended(handle) == WorkflowExecutionStatus.FAILED
+    assert len(tries) == LOST_BYTES_ATTEMPTS
