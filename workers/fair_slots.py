@@ -12,7 +12,7 @@ from time import monotonic
 class _Account:
     """A tenant's seconds in slots that it gave back, when it took those that it holds, and who waits."""
 
-    used: float
+    used: float = 0.0
     held: list[float] = field(default_factory=list[float])
     waiting: deque[asyncio.Future[float]] = field(default_factory=deque[asyncio.Future[float]])
 
@@ -43,7 +43,7 @@ class FairSlots:
     async def take(self, tenant: str) -> AsyncGenerator[None]:
         """Holds one slot; waits for it in the tenant's queue."""
         self._advance(monotonic())
-        account = self._accounts.setdefault(tenant, _Account(self._least))
+        account = self._accounts.setdefault(tenant, _Account())
         if not account.active:
             account.used = max(account.used, self._least)
         turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()

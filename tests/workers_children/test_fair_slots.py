@@ -91,14 +91,14 @@ async def test_one_slot_is_kept_from_any_single_tenant(monkeypatch: pytest.Monke
 async def test_idle_time_earns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both start level when one comes back, although it was away for 100 s that the other used."""
     one = bench(monkeypatch, 1)
-    await one.ask("away1", "busy1")
+    await one.ask("away1", "busy1", "busy2")
     await one.end("away1", after=1)
-    await one.end("busy1", after=100)
-    await one.ask("busy2", "busy3", "away2", "away3")
-    await one.end("busy2", after=2)
+    one.now += 100
+    await one.ask("away2", "away3")
+    await one.end("busy1", after=2)
     assert one.holding == ["away2"]
     await one.end("away2", after=3)
-    assert one.holding == ["busy3"]
+    assert one.holding == ["busy2"]
 
 
 async def test_a_newcomer_to_empty_slots_is_level_with_who_used_them_alone(
@@ -127,11 +127,13 @@ async def test_cancelled_takers_lose_no_slot(monkeypatch: pytest.MonkeyPatch) ->
     """One that waits, one that holds, and one that is given its slot in the moment of its cancellation."""
     one = bench(monkeypatch, 1)
     await one.ask("a1", "b1", "c1", "d1")
+    one.tasks["a1"].cancel()  # and gives its slot back while b1 still seems to wait
     one.tasks["b1"].cancel()
-    one.tasks["a1"].cancel()
     await asyncio.sleep(0)  # c1 has been given the slot, and does not know yet
     one.tasks["c1"].cancel()
     await turn()
+    ended = await asyncio.gather(*(one.tasks[name] for name in ("a1", "b1", "c1")), return_exceptions=True)
+    assert [type(outcome) for outcome in ended] == [asyncio.CancelledError] * 3
     assert one.holding == ["d1"]
     await one.end("d1", after=1)
     await one.ask("a2")
