@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ ROW = Row(source="line 1", messages=(Message(role="user", content="?"),), fields
 
 
 @asynccontextmanager
-async def pool_of(at_once: int) -> AsyncIterator[RewardPool]:
+async def pool_of(at_once: int) -> AsyncGenerator[RewardPool]:
     pool = RewardPool(at_once, processes=2 * at_once)
     yield pool
     await pool.close()
