@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from ..environments.scoring import Score
+from ..schemas.contract import Digest
 from ..schemas.dataset import Row
 from ..schemas.engine_calls import (
     InitialiseCall,
@@ -56,12 +57,28 @@ class Trainer(Protocol):
 class RewardScorer(Protocol):
     """Runs rewards, which are the user's code, where they can harm nobody."""
 
-    async def check(self, job: JobKey, environment: Environment) -> None:
-        """Raises InvalidEnvironment when the environment's reward can't be loaded."""
+    async def check(self, job: JobKey, environment: Environment) -> Digest | None:
+        """What the environment's reward is held to; see `environments.scoring.reward_code`.
+
+        Raises:
+            InvalidEnvironment: when the reward can't be loaded.
+        """
         ...
 
     async def score(
-        self, job: JobKey, environment: Environment, limits: RewardLimits, row: Row, completion: str
+        self,
+        job: JobKey,
+        environment: Environment,
+        limits: RewardLimits,
+        row: Row,
+        completion: str,
+        *,
+        code: Digest | None,
     ) -> Score:
-        """The reward of one completion; every fault of the reward becomes a failure."""
+        """The reward of one completion; every fault of the reward becomes a failure.
+
+        Raises:
+            InvalidEnvironment: when the reward can't be loaded.
+            ChangedReward: when its code isn't `code`; any is right when that is None.
+        """
         ...

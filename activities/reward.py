@@ -2,9 +2,13 @@
 
 import asyncio
 import time
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
 
 from temporalio import activity
 
+from ..environments.invalid import InvalidEnvironment
 from ..schemas.dataset import Row
 from ..schemas.events import GroupAssignment, RewardInput, RewardResult, Span
 from ..schemas.trajectory import ScoredGroup, ScoredSample, Trajectory
@@ -12,18 +16,31 @@ from ..storage.trajectory_log import TrajectoryLog
 from .datasets import Datasets
 from .engines import RewardScorer
 
+T = TypeVar("T")
+
 
 class MissingTrajectories(Exception):
     """The stream does not hold what a rollout said it published."""
 
 
-class RewardActivities:
-    """Runs on CPU workers."""
+class UnusableReward(Exception):
+    """The reward cannot be loaded now. It could when the job began, so it may again: the job waits."""
 
-    def __init__(self, datasets: Datasets, log: TrajectoryLog, scorer: RewardScorer) -> None:
+
+class RewardActivities:
+    """Runs on CPU workers.
+
+    Args:
+        groups_at_once: of one tenant that are in memory here, however many of its activities are.
+    """
+
+    def __init__(
+        self, datasets: Datasets, log: TrajectoryLog, scorer: RewardScorer, *, groups_at_once: int
+    ) -> None:
         self._datasets = datasets
         self._log = log
         self._scorer = scorer
+        self._room = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(groups_at_once))
 
     @activity.defn
     async def reward(self, data: RewardInput) -> RewardResult:
@@ -34,6 +51,8 @@ class RewardActivities:
 
         Raises:
             MissingTrajectories: when a sample of a group is not on the stream.
+            UnusableReward: when the reward cannot be loaded; it could when the job started.
+            ChangedReward: when the reward's code is not what the job started with.
         """
         dataset = await self._datasets.get(data.spec.key.bucket, data.dataset)
         begun = time.time()
@@ -41,12 +60,13 @@ class RewardActivities:
 
         async def one(assignment: GroupAssignment) -> ScoredGroup:
             nonlocal done
-            scored = await self._score(data, assignment, dataset.row(assignment.prompt_index))
+            async with self._room[data.spec.tenant]:
+                scored = await self._score(data, assignment, dataset.row(assignment.prompt_index))
             done += 1
             activity.heartbeat(done)
             return scored
 
-        groups = await asyncio.gather(*(one(assignment) for assignment in data.groups))
+        groups = await _all(one(assignment) for assignment in data.groups)
         failures = [s.failure for group in groups for s in group.samples if s.failure is not None]
         return RewardResult(
             groups=len(groups),
@@ -67,9 +87,7 @@ class RewardActivities:
                 f"job {key}, group {assignment.group}: {data.samples - len(trajectories)} of {data.samples} "
                 "samples are not on the stream"
             )
-        samples = await asyncio.gather(
-            *(self._sample(data, row, *trajectories[sample]) for sample in range(data.samples))
-        )
+        samples = await _all(self._sample(data, row, *trajectories[sample]) for sample in range(data.samples))
         await self._log.publish(key, _group(assignment, tuple(samples)))
         stored = await self._log.scored(key, assignment.group)
         if stored is None:
@@ -87,10 +105,33 @@ class RewardActivities:
                 failure=f"sampling: {trajectory.failure}",
             )
         spec = data.spec
-        score = await self._scorer.score(spec.key, spec.environment, spec.rewards, row, trajectory.text)
+        try:
+            score = await self._scorer.score(
+                spec.key,
+                spec.environment,
+                spec.rewards,
+                row,
+                trajectory.text,
+                code=data.dataset.reward_code,
+            )
+        except InvalidEnvironment as fault:
+            raise UnusableReward(
+                f"{fault}; it was fine when the job began: mend it and the job goes on"
+            ) from fault
         return ScoredSample(
             sample=trajectory.sample, stream_sequence=sequence, reward=score.reward, failure=score.failure
         )
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results; after a failure nothing goes on, so that the retry finds no rival."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _group(assignment: GroupAssignment, samples: tuple[ScoredSample, ...]) -> ScoredGroup:

@@ -59,13 +59,16 @@ class StartActivities:
         """Builds the dataset from the environment and stores it; checks that the reward loads.
 
         Killed anywhere or run twice: the blob is content-addressed. If the environment gave other
-        rows the second time, the first result that Temporal records is the job's dataset.
+        rows the second time, or the reward's file was another, the first result that Temporal records
+        is what the job is held to.
 
         Raises:
             InvalidEnvironment: naming the field, line or entry.
         """
-        dataset, _ = await asyncio.gather(
+        dataset, code = await asyncio.gather(
             self._build_dataset(spec), self._scorer.check(spec.key, spec.environment)
         )
         blob = await self._store.put_blob(spec.key.bucket, dataset.model_dump_json().encode())
-        return DatasetRef(blob=blob, train=len(dataset.train), held_out=len(dataset.held_out))
+        return DatasetRef(
+            blob=blob, train=len(dataset.train), held_out=len(dataset.held_out), reward_code=code
+        )

@@ -27,11 +27,12 @@ def exact(completion: str, *, messages: list[dict[str, str]], answer: str) -> fl
 async def _seconds_in_pool(at_once: int) -> float:
     """Seconds per score with so many processes and calls at once."""
     job = JobKey(tenant="bench", job="overhead")
-    pool = RewardPool(at_once, processes=at_once)
+    # One more, which a tenant that is alone is denied.
+    pool = RewardPool(at_once + 1, processes=at_once + 1)
 
     async def score(calls: int) -> None:
         for _ in range(calls):
-            await pool.score(job, _ENVIRONMENT, RewardLimits(), _ROW, _COMPLETION)
+            await pool.score(job, _ENVIRONMENT, RewardLimits(), _ROW, _COMPLETION, code=None)
 
     await asyncio.gather(*(score(10) for _ in range(at_once)))  # starts the processes
     began = time.perf_counter()

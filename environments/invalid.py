@@ -1,4 +1,4 @@
-"""The one way in which an environment is refused."""
+"""How an environment is refused: for good, or until its code is again what it was."""
 
 from typing import Self
 
@@ -24,3 +24,7 @@ class InvalidEnvironment(Exception):
         """The exception whose text this is; for one that comes from another process."""
         path, _, problem = text.partition(": ")
         return cls(path, problem)
+
+
+class ChangedReward(Exception):
+    """The reward's code is no longer what the job began with; restoring it mends that."""

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..schemas.contract import Digest
 from ..schemas.dataset import Row
 from ..schemas.job_spec import JsonlEnvironment, ReasoningGymEnvironment
 from .reasoning_gym import TaskScorer
-from .user_reward import load_user_reward
+from .user_reward import load_user_reward, source_digest
 
 
 class Scorer(Protocol):
@@ -42,3 +43,15 @@ def load_scorer(environment: ReasoningGymEnvironment | JsonlEnvironment) -> Scor
             return TaskScorer(environment)
         case JsonlEnvironment():
             return load_user_reward(environment.reward)
+
+
+def reward_code(environment: ReasoningGymEnvironment | JsonlEnvironment) -> Digest | None:
+    """What tells whether a loaded scorer's code is still the same; see `source_digest`.
+
+    None for a task of a package, which does not change while a worker runs.
+    """
+    match environment:
+        case ReasoningGymEnvironment():
+            return None
+        case JsonlEnvironment():
+            return source_digest(environment.reward)

@@ -1,12 +1,16 @@
 """Rewards that users write: `def reward(completion: str, *, messages: list[dict], **fields) -> float`."""
 
 import asyncio
+import hashlib
 import inspect
 import reprlib
+import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, SupportsFloat
 
+from ..schemas.contract import Digest
 from ..schemas.dataset import Row
 from .fault_text import fault_text
 from .invalid import InvalidEnvironment
@@ -63,6 +67,18 @@ def load_user_reward(name: str) -> UserReward:
     except ValueError:
         pass  # written in C, without a signature
     return UserReward(function)
+
+
+def source_digest(name: str) -> Digest | None:
+    """sha256 of the file that the module of a loaded reward `module:function` was imported from.
+
+    Of a package it is `__init__.py` alone. None when the module has no file that can be read.
+    """
+    file: str | None = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file is not None else None
+    except OSError:
+        return None
 
 
 def checked_reward(value: object) -> float:

@@ -21,7 +21,7 @@ from marlaas.jobs.errors import JobExists
 from marlaas.jobs.job_file import read_job_file
 from marlaas.jobs.workflow_state import is_polled
 from marlaas.schemas.job_spec import parse_job_spec
-from marlaas.schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
+from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.terminal.expected_errors import exit_code
 from marlaas.terminal.following import show
 from marlaas.terminal.report import gather_report, print_report
@@ -83,7 +83,7 @@ async def _end_interrupted(client: Client, content: dict[str, Any]) -> None:
 
 async def _workers_ready(client: Client) -> None:
     """Returns when a worker of every role asks for work: they load torch first."""
-    for queue in (TASK_QUEUE, CPU_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
+    for queue in (TASK_QUEUE, CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
         kind = "TASK_QUEUE_TYPE_WORKFLOW" if queue == TASK_QUEUE else "TASK_QUEUE_TYPE_ACTIVITY"
         while not await is_polled(client.temporal, queue, TaskQueueType.Value(kind)):  # noqa: ASYNC110
             await asyncio.sleep(0.2)  # nobody is told when a poller comes

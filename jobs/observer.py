@@ -18,7 +18,15 @@ from temporalio.service import RPCError, RPCStatusCode
 from ..schemas.contract import Contract
 from ..schemas.events import EvaluationProgress, JobProgress, JobResult, StepProgress
 from ..schemas.job_spec import JobSpec, parse_job_spec
-from ..schemas.names import COMMITTED_MEMO, CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE, JobKey
+from ..schemas.names import (
+    COMMITTED_MEMO,
+    CPU_QUEUE,
+    REWARD_QUEUE,
+    SAMPLE_QUEUE,
+    TASK_QUEUE,
+    TRAIN_QUEUE,
+    JobKey,
+)
 from ..workflows.activity_calls import ROLLOUT
 from .errors import JobNotFound
 from .failure_cause import root_cause
@@ -34,7 +42,13 @@ _STATUSES: dict[WorkflowExecutionStatus, Status] = {
     WorkflowExecutionStatus.TERMINATED: "terminated",
     WorkflowExecutionStatus.TIMED_OUT: "timed out",
 }
-_ROLES = {TASK_QUEUE: "control", CPU_QUEUE: "cpu", SAMPLE_QUEUE: "gpu", TRAIN_QUEUE: "gpu"}
+_ROLES = {
+    TASK_QUEUE: "control",
+    CPU_QUEUE: "cpu",
+    REWARD_QUEUE: "cpu",
+    SAMPLE_QUEUE: "gpu",
+    TRAIN_QUEUE: "gpu",
+}
 _ANSWERS: dict[str, type[Contract]] = {
     "TrainJob": JobProgress,
     "TrainStep": StepProgress,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .contract import BlobRef, Contract, Document
+from .contract import BlobRef, Contract, Digest, Document
 
 
 class Message(Contract):
@@ -45,8 +45,14 @@ class Dataset(Document):
 
 
 class DatasetRef(Contract):
-    """The stored dataset and its size."""
+    """The stored dataset and its size.
+
+    Attributes:
+        reward_code: what the job's reward is held to; see `environments.scoring.reward_code`. None where
+            that is None, and in jobs that began before it was recorded.
+    """
 
     blob: BlobRef
     train: Annotated[int, Field(ge=1)]
     held_out: Annotated[int, Field(ge=0)]
+    reward_code: Digest | None = None

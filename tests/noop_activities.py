@@ -175,7 +175,7 @@ async def noop_workers(client: Client, activities: NoopActivities) -> AsyncGener
         await stack.enter_async_context(
             Worker(client, task_queue=names.TASK_QUEUE, workflows=list(WORKFLOWS), max_cached_workflows=50)
         )
-        for queue in (names.CPU_QUEUE, names.SAMPLE_QUEUE, names.TRAIN_QUEUE):
+        for queue in (names.CPU_QUEUE, names.REWARD_QUEUE, names.SAMPLE_QUEUE, names.TRAIN_QUEUE):
             await stack.enter_async_context(Worker(client, task_queue=queue, activities=activities.all))
         yield
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ..environments.fault_text import fault_text
-from ..environments.scoring import Scorer, load_scorer
+from ..environments.scoring import Scorer, load_scorer, reward_code
 from ..schemas.contract import Contract
 from ..schemas.dataset import Row
 from ..schemas.job_spec import Environment
@@ -51,14 +51,17 @@ class ScoreAnswer(Contract):
 
 
 def run(channel: Channel) -> None:
-    """Serves `load` of an Environment, which may raise InvalidEnvironment, and `score` of ScoreCalls."""
+    """Serves `load` of an Environment and `score` of ScoreCalls.
+
+    `load` returns the scorer's `reward_code` and may raise InvalidEnvironment.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     child = _RewardChild()
     serve(channel, {"load": child.load, "score": child.score})
 
 
 class _RewardChild:
-    def load(self, payload: Any) -> None:
+    def load(self, payload: Any) -> str | None:
         environment = TypeAdapter[Any](Environment).validate_python(payload)
         signal.setitimer(signal.ITIMER_PROF, LOAD_CPU_SECONDS)
         self._scorer: Scorer = load_scorer(environment)
@@ -67,6 +70,7 @@ class _RewardChild:
         self._memory = _address_space()
         self._threads = threading.active_count()
         self._processes = _has_child_processes()
+        return reward_code(environment)
 
     def score(self, payload: Any) -> dict[str, Any]:
         call = ScoreCall.model_validate_json(payload["call"])

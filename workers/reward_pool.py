@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from ..environments.invalid import InvalidEnvironment
+from ..environments.invalid import ChangedReward, InvalidEnvironment
 from ..environments.scoring import Score
+from ..schemas.contract import Digest
 from ..schemas.dataset import Row
 from ..schemas.job_spec import Environment, JsonlEnvironment, ReasoningGymEnvironment, RewardLimits
 from ..schemas.names import JobKey
@@ -33,6 +34,7 @@ class _Owner:
 class _Child:
     owner: _Owner
     process: ChildProcess
+    code: Digest | None
     fresh: bool = True
     retired: bool = False
 
@@ -58,10 +60,13 @@ class RewardPool:
         """A pool for the event loop of the main thread.
 
         Args:
-            at_once: most calls at once; tenants that wait take turns.
-            processes: most processes, those kept warm between calls included; at least `at_once`.
+            at_once: most attempts to score at once, of any one tenant one less unless it is 1; tenants
+                that wait share them by time, see `FairSlots`. As many checks may run beside them.
+            processes: most processes, those kept warm between calls included; at least as many as are
+                at work.
         """
         self._slots = FairSlots(at_once)
+        self._checks = FairSlots(at_once)
         self._most = max(at_once, processes)
         self._lent = 0
         self._idle: list[_Child] = []  # the one used last comes last
@@ -74,36 +79,47 @@ class RewardPool:
         limits: RewardLimits,
         row: Row,
         completion: str,
+        *,
+        code: Digest | None,
     ) -> Score:
         """Scores one completion; never raises for what a reward did with it.
 
+        Each attempt waits for a slot of its own, so that one that hangs delays other tenants by its
+        wall limit, or by the limit of loading, and not by all its attempts.
+
+        Args:
+            code: what `check` returned when the job began; None for whatever is there now.
+
         Raises:
             InvalidEnvironment: when the scorer cannot be loaded.
+            ChangedReward: when that has other code now.
         """
         call = ScoreCall(
             row=row, completion=completion, cpu_seconds=limits.cpu_seconds, memory_mb=limits.memory_mb
         )
-        async with self._slots.take(job.tenant):
-            lost = ""
-            for _ in range(limits.attempts):
-                try:
-                    answer = await self._ask(job, environment, call, limits.wall_seconds)
-                except _Lost as fault:
-                    lost = str(fault)
-                else:
-                    return Score(reward=answer.reward, failure=answer.failure)
-            return Score(
-                reward=None, failure=f"no answer in {limits.attempts} attempts; in the last it {lost}"
-            )
+        owner = _Owner(job, environment.model_dump_json())
+        lost = ""
+        for _ in range(limits.attempts):
+            try:
+                async with self._slots.take(job.tenant):
+                    answer = await self._ask(owner, environment, call, limits.wall_seconds, code)
+            except _Lost as fault:
+                lost = str(fault)
+            else:
+                return Score(reward=answer.reward, failure=answer.failure)
+        return Score(reward=None, failure=f"no answer in {limits.attempts} attempts; in the last it {lost}")
 
-    async def check(self, job: JobKey, environment: Environment) -> None:
-        """Loads an environment's scorer, and keeps it warm.
+    async def check(self, job: JobKey, environment: Environment) -> Digest | None:
+        """Loads an environment's scorer, and keeps it warm; returns its `reward_code`.
+
+        It waits for other checks only: a job starts however many scores are waiting.
 
         Raises:
             InvalidEnvironment: when that fails.
         """
-        async with self._slots.take(job.tenant), self._child(job, environment):
-            return
+        owner = _Owner(job, environment.model_dump_json())
+        async with self._checks.take(job.tenant), self._child(owner, environment, None) as child:
+            return child.code
 
     async def close(self) -> None:
         """Ends the processes; for when no call is running."""
@@ -112,29 +128,31 @@ class RewardPool:
 
     async def _ask(
         self,
-        job: JobKey,
+        owner: _Owner,
         environment: Environment,
         call: ScoreCall,
         wall_seconds: float,
+        code: Digest | None,
     ) -> ScoreAnswer:
         while True:
-            async with self._child(job, environment) as child:
+            async with self._child(owner, environment, code) as child:
                 fresh, child.fresh = child.fresh, False
                 answer = await _answer(child.process, call, wall_seconds)
                 if answer.tainted is not None:
-                    _log.warning("%s: a reward %s; its process is replaced", job, answer.tainted)
+                    _log.warning("%s: a reward %s; its process is replaced", owner.job, answer.tainted)
                     child.retired = True
             # What earlier calls left in memory is not this one's failure.
             if fresh or not answer.out_of_memory:
                 return answer
 
     @asynccontextmanager
-    async def _child(self, job: JobKey, environment: Environment) -> AsyncGenerator[_Child]:
+    async def _child(
+        self, owner: _Owner, environment: Environment, code: Digest | None
+    ) -> AsyncGenerator[_Child]:
         """Lends a child, which is kept warm unless the block raises or retires it."""
-        owner = _Owner(job, environment.model_dump_json())
         self._lent += 1
         try:
-            child = self._take_idle(owner) or _Child(owner, await self._start(environment))
+            child = self._take_idle(owner, code) or await self._start(owner, environment, code)
             try:
                 yield child
             except BaseException:
@@ -146,29 +164,35 @@ class RewardPool:
                 self._idle.append(child)
         finally:
             self._lent -= 1
+            self._drop_surplus()
 
-    def _take_idle(self, owner: _Owner) -> _Child | None:
+    def _take_idle(self, owner: _Owner, code: Digest | None) -> _Child | None:
         for child in reversed(self._idle):
-            if child.owner == owner:
+            if child.owner == owner and code in (None, child.code):
                 self._idle.remove(child)
                 if child.process.alive:
                     return child
         return None
 
-    async def _start(self, environment: Environment) -> ChildProcess:
+    def _drop_surplus(self) -> None:
         while self._idle and self._lent + len(self._idle) > self._most:
             self._idle.pop(0).process.kill()
+
+    async def _start(self, owner: _Owner, environment: Environment, code: Digest | None) -> _Child:
+        self._drop_surplus()
         process = ChildProcess.start(f"{__package__}.reward_child:run", env=self._env)
         try:
-            await _load(process, environment)
+            found = await _load(process, environment)
+            if code is not None and found != code:
+                raise _changed(environment, code, found)
         except BaseException:
             process.kill()
             raise
-        return process
+        return _Child(owner, process, found)
 
 
-async def _load(process: ChildProcess, environment: Environment) -> None:
-    """Makes a new child load its scorer.
+async def _load(process: ChildProcess, environment: Environment) -> Digest | None:
+    """Makes a new child load its scorer, and returns its `reward_code`.
 
     Raises:
         InvalidEnvironment: when that cannot be done.
@@ -176,7 +200,7 @@ async def _load(process: ChildProcess, environment: Environment) -> None:
     """
     try:
         async with asyncio.timeout(_LOAD_WALL_SECONDS):
-            await process.call("load", environment)
+            return await process.call("load", environment)
     except TimeoutError as fault:
         raise _refusal(environment, f"takes longer than {_LOAD_WALL_SECONDS} s") from fault
     except ChildError as fault:
@@ -215,6 +239,16 @@ def _refusal(environment: Environment, what: str) -> InvalidEnvironment:
             return InvalidEnvironment("environment.task", f"is {environment.task!r}; importing it {what}")
         case JsonlEnvironment():
             return InvalidEnvironment("environment.reward", f"is {environment.reward!r}; importing it {what}")
+
+
+def _changed(environment: Environment, began: Digest, now: Digest | None) -> ChangedReward:
+    assert isinstance(environment, JsonlEnvironment)
+    module = environment.reward.partition(":")[0]
+    return ChangedReward(
+        f"environment.reward: is {environment.reward!r}; the file of {module} changed since the job began "
+        f"(sha256 {began[:12]} then, {now[:12] if now else 'no readable file'} now): restore it and the job "
+        "goes on, or start another job with the new one"
+    )
 
 
 def _printed(death: ChildDied) -> str:

@@ -31,7 +31,7 @@ from ..schemas.events import (
 )
 from ..schemas.job_spec import JobSpec
 from ..schemas.manifest import AdapterRevision
-from ..schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE
+from ..schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE
 
 Input = TypeVar("Input", bound=Contract)
 Result = TypeVar("Result", bound=Contract | None)
@@ -84,7 +84,7 @@ CHECK_NAME = ActivityCall[ClaimInput, None]("claim_job", CPU_QUEUE, type(None))
 PREPARE_DATASET = ActivityCall[JobSpec, DatasetRef]("prepare_dataset", CPU_QUEUE, DatasetRef)
 INITIALISE = ActivityCall[InitialiseInput, Candidate]("initialise", TRAIN_QUEUE, Candidate)
 ROLLOUT = ActivityCall[RolloutInput, RolloutResult]("rollout", SAMPLE_QUEUE, RolloutResult)
-REWARD = ActivityCall[RewardInput, RewardResult]("reward", CPU_QUEUE, RewardResult)
+REWARD = ActivityCall[RewardInput, RewardResult]("reward", REWARD_QUEUE, RewardResult)
 SELECT_BATCH = ActivityCall[SelectInput, SelectedBatch]("select_batch", CPU_QUEUE, SelectedBatch)
 TRAIN = ActivityCall[TrainInput, Candidate]("train", TRAIN_QUEUE, Candidate)
 SNAPSHOT = ActivityCall[SnapshotInput, AdapterRevision]("snapshot", CPU_QUEUE, AdapterRevision)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from marlaas.activities.engines import EngineFailure
 from marlaas.environments.scoring import Score
+from marlaas.schemas.contract import Digest
 from marlaas.schemas.dataset import Row
 from marlaas.schemas.engine_calls import (
     Completion,
@@ -67,15 +68,60 @@ class ListedScorer:
         self._score = score
         self.calls = 0
 
-    async def check(self, job: JobKey, environment: Environment) -> None:
+    async def check(self, job: JobKey, environment: Environment) -> Digest | None:
         return None
 
     async def score(
-        self, job: JobKey, environment: Environment, limits: RewardLimits, row: Row, completion: str
+        self,
+        job: JobKey,
+        environment: Environment,
+        limits: RewardLimits,
+        row: Row,
+        completion: str,
+        *,
+        code: Digest | None,
     ) -> Score:
         self.calls += 1
         await asyncio.sleep(0.01)
         return self._score(row, completion)
+
+
+class HeldScorer(ListedScorer):
+    """Scores nothing until it is let go; the fourth call at once may be refused.
+
+    Attributes:
+        waiting: calls in hand.
+        most: that there were at once.
+        codes: that the calls were held to.
+    """
+
+    def __init__(self, score: Callable[[Row, str], Score], refusal: Exception | None = None) -> None:
+        super().__init__(score)
+        self.gate = asyncio.Event()
+        self.waiting = self.most = 0
+        self.codes: set[str | None] = set()
+        self._refusal = refusal
+
+    async def score(
+        self,
+        job: JobKey,
+        environment: Environment,
+        limits: RewardLimits,
+        row: Row,
+        completion: str,
+        *,
+        code: Digest | None,
+    ) -> Score:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        self.codes.add(code)
+        try:
+            if self.waiting == 4 and self._refusal is not None:
+                raise self._refusal
+            await self.gate.wait()
+            return await super().score(job, environment, limits, row, completion, code=code)
+        finally:
+            self.waiting -= 1
 
 
 class ListedTrainer:

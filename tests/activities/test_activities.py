@@ -8,13 +8,18 @@ import pytest
 from marlaas.activities.datasets import Datasets
 from marlaas.activities.engines import EngineFailure
 from marlaas.activities.evaluation import EvaluationActivities
-from marlaas.activities.reward import MissingTrajectories, RewardActivities
+from marlaas.activities.liveness import PERMANENT
+from marlaas.activities.reward import MissingTrajectories, RewardActivities, UnusableReward
 from marlaas.activities.rollout import RolloutActivities
 from marlaas.activities.select_batch import SelectActivities
 from marlaas.activities.snapshot import SnapshotActivities
+from marlaas.activities.start import StartActivities
 from marlaas.activities.train import TrainActivities
+from marlaas.environments.invalid import ChangedReward, InvalidEnvironment
 from marlaas.environments.scoring import Score
 from marlaas.schemas.batch import Batch
+from marlaas.schemas.contract import Digest
+from marlaas.schemas.dataset import Dataset
 from marlaas.schemas.events import (
     Candidate,
     GroupAssignment,
@@ -27,15 +32,16 @@ from marlaas.schemas.events import (
     SummariseInput,
     TrainInput,
 )
+from marlaas.schemas.job_spec import Environment
 from marlaas.schemas.manifest import AdapterRevision
-from marlaas.schemas.names import evaluation_group, training_group
+from marlaas.schemas.names import JobKey, evaluation_group, training_group
 from marlaas.schemas.objective import KlSpec, ObjectiveSpec
 from marlaas.storage.revisions import ConflictingCommit
 from marlaas.tests.noop_activities import FINGERPRINT
 from temporalio.testing import ActivityEnvironment
 
 from .conftest import Job, Storage
-from .stand_ins import ListedSampler, ListedScorer, ListedTrainer
+from .stand_ins import HeldScorer, ListedSampler, ListedScorer, ListedTrainer
 
 
 def right_when_even(row: object, completion: str) -> Score:
@@ -71,7 +77,7 @@ class Cluster:
         await ActivityEnvironment().run(activities.rollout, data)
 
     async def reward(self, groups: tuple[GroupAssignment, ...], samples: int = 3) -> None:
-        activities = RewardActivities(self.datasets, self.storage.log, self.scorer)
+        activities = RewardActivities(self.datasets, self.storage.log, self.scorer, groups_at_once=2)
         data = RewardInput(spec=self.job.spec, dataset=self.job.dataset, groups=groups, samples=samples)
         await ActivityEnvironment().run(activities.reward, data)
 
@@ -183,6 +189,72 @@ async def test_rewards_refuse_a_group_that_is_not_whole(cluster: Cluster) -> Non
     await cluster.base()
     with pytest.raises(MissingTrajectories, match="3 of 3 samples are not on the stream"):
         await cluster.reward(assignments(0))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected", "message"),
+    [
+        (
+            InvalidEnvironment("environment.reward", "is 'rewards:exact'; importing it failed: E"),
+            UnusableReward,
+            "environment.reward: is 'rewards:exact'; importing it failed: E; it was fine when the job began",
+        ),
+        (ChangedReward("it changed"), ChangedReward, "it changed"),
+    ],
+)
+async def test_a_reward_that_no_longer_loads_is_retried_and_leaves_nothing_running(
+    cluster: Cluster, refusal: Exception, expected: type[Exception], message: str
+) -> None:
+    """CASES 83 and 79: the job waits for its reward to be mended; no sample is counted as failed."""
+    await cluster.rollout(cluster.rollout_input(await cluster.base()))
+    scorer = cluster.scorer = HeldScorer(right_when_even, refusal)
+    with pytest.raises(expected, match=message):
+        await cluster.reward(assignments(0))
+    assert scorer.waiting == 0
+    assert expected.__name__ not in PERMANENT
+    assert await cluster.storage.log.scored(cluster.job.spec.key, GROUPS[0]) is None
+    cluster.scorer = ListedScorer(right_when_even)
+    await cluster.reward(assignments(0))
+    assert (await cluster.selected(GROUPS)).valid.tolist() == [1] * 6
+
+
+async def test_groups_of_one_tenant_that_are_in_hand_are_bounded(cluster: Cluster) -> None:
+    """However many activities it has here: the stream keeps the others, not this worker's memory."""
+    base = await cluster.base()
+    for step in range(3):
+        await cluster.rollout(cluster.rollout_input(base, step))
+    scorer = HeldScorer(right_when_even)
+    activities = RewardActivities(cluster.datasets, cluster.storage.log, scorer, groups_at_once=2)
+    spec, dataset = cluster.job.spec, cluster.job.dataset.model_copy(update={"reward_code": "c" * 64})
+    running = [
+        asyncio.create_task(
+            ActivityEnvironment().run(
+                activities.reward,
+                RewardInput(spec=spec, dataset=dataset, groups=assignments(step), samples=3),
+            )
+        )
+        for step in range(3)
+    ]
+    while scorer.waiting < 6:
+        await asyncio.sleep(0)
+    scorer.gate.set()
+    assert [one.groups for one in await asyncio.gather(*running)] == [2, 2, 2]
+    assert scorer.most == 6, "three samples in each of two groups"
+    assert scorer.codes == {"c" * 64}
+
+
+async def test_the_reward_that_was_checked_is_the_one_that_the_job_is_held_to(cluster: Cluster) -> None:
+    class Checked(ListedScorer):
+        async def check(self, job: JobKey, environment: Environment) -> Digest | None:
+            return "c" * 64
+
+    async def dataset(_: object) -> Dataset:
+        return await cluster.datasets.get(cluster.job.spec.key.bucket, cluster.job.dataset)
+
+    storage = cluster.storage
+    start = StartActivities(storage.store, storage.revisions, Checked(right_when_even), dataset)
+    ref = await cluster.environment.run(start.prepare_dataset, cluster.job.spec)
+    assert ref == cluster.job.dataset.model_copy(update={"reward_code": "c" * 64})
 
 
 async def test_a_batch_holds_exactly_what_was_sampled_in_order(cluster: Cluster) -> None:

@@ -130,9 +130,14 @@ class Cluster:
                 TrainJob.run, job.key.workflow_id
             ).query(TrainJob.progress)
             for step in progress.open_steps:
-                if any(one.last_started_time.seconds for one in await self._pending(job.key, step, activity)):
+                if await self.in_hand(job.key, step, activity):
                     return step
             await asyncio.sleep(0.02)
+
+    async def in_hand(self, key: JobKey, step: int, activity: str) -> int:
+        """How many activities of this type in a step a worker has begun, and none has ended."""
+        pending = await self._pending(key, step, activity)
+        return sum(bool(one.last_started_time.seconds) for one in pending)
 
     async def pending(self, key: JobKey, step: int, activity: str) -> None:
         """Waits until an activity of a step is scheduled and not yet done."""

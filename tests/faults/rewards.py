@@ -1,6 +1,14 @@
-"""A reward with a signal for a random model; the workers of these tests find it in their folder."""
+"""Rewards that the workers of these tests find in their folder: one with a signal for a random model."""
+
+import time
 
 
 def lower_case(completion: str, **_: object) -> float:
     """Share of lower-case letters."""
     return sum(c.islower() for c in completion) / max(1, len(completion))
+
+
+def hangs(completion: str, **_: object) -> float:
+    """Uses no CPU and never answers."""
+    while True:
+        time.sleep(3600)

@@ -18,7 +18,7 @@ from marlaas.schemas.events import (
 )
 from marlaas.schemas.job_spec import JobSpec
 from marlaas.schemas.manifest import AdapterRevision, JobDocument, Manifest
-from marlaas.schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
+from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.storage.revisions import Revisions
 from marlaas.tests.noop_activities import METRICS, NoopActivities
 from marlaas.workflows.plugin import WORKFLOWS
@@ -117,7 +117,7 @@ async def workers(
     activities: NoopActivities,
     *,
     workflows: Sequence[type] = WORKFLOWS,
-    queues: Sequence[str] = (CPU_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE),
+    queues: Sequence[str] = (CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE),
 ) -> AsyncGenerator[None]:
     """A control worker and one worker of each of these queues; heartbeats arrive at once."""
     async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ from marlaas.client import Client, Job
 from marlaas.jobs.snapshot import JobSnapshot
 from marlaas.schemas.contract import BlobRef
 from marlaas.schemas.events import Candidate
-from marlaas.schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE
+from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE
 from marlaas.tests.front_door.broken_workflows import BrokenJob, BrokenStep
 from marlaas.tests.front_door.command_line import CommandLine
 from marlaas.tests.front_door.stubs import GatedActivities, StoringActivities, workers
@@ -158,6 +158,12 @@ async def test_queues_that_nobody_polls_are_named(
         listed = await marlaas("list")
         (row,) = [line for line in listed.out.splitlines() if line.startswith(f"{tenant}/sums")]
         assert "no gpu worker is polling it" in row
+    async with workers(client.temporal, GatedActivities(), queues=(SAMPLE_QUEUE,)):
+        snapshot = await until(job, lambda one: REWARD_QUEUE in {problem.where for problem in one.problems})
+        assert [str(one) for one in snapshot.problems] == [
+            "no worker: marlaas-reward: no cpu worker is polling it; "
+            "start one with `marlaas worker --role cpu`"
+        ]
 
 
 async def test_a_failing_activity_shows_its_attempt_and_its_failure(client: Client, spec: Spec) -> None:

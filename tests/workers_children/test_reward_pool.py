@@ -35,7 +35,7 @@ def row(**fields: Any) -> Row:
 async def shared_pool() -> AsyncIterator[RewardPool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(TARGETS))
-        pool = RewardPool(2, processes=2)
+        pool = RewardPool(3, processes=3)
     yield pool
     await pool.close()
 
@@ -56,7 +56,7 @@ async def ask(
     job: JobKey = JOB,
     **fields: Any,
 ) -> Score:
-    return await pool.score(job, environment, limits, row(**fields), completion)
+    return await pool.score(job, environment, limits, row(**fields), completion, code=None)
 
 
 async def reward(pool: RewardPool, completion: str, **options: Any) -> float:
@@ -276,8 +276,8 @@ async def test_reasoning_gym_tasks_score_in_the_pool(pool: RewardPool) -> None:
     )
     fields = {"entry": '{"answer":"-7","metadata":{}}'}
     task_row = row(**fields)
-    right = await pool.score(JOB, environment, ROOMY, task_row, "so it is -7.")
-    wrong = await pool.score(JOB, environment, ROOMY, task_row, "so it is 9.")
+    right = await pool.score(JOB, environment, ROOMY, task_row, "so it is -7.", code=None)
+    wrong = await pool.score(JOB, environment, ROOMY, task_row, "so it is 9.", code=None)
     assert (right, wrong) == (Score(1.0, None), Score(0.0, None))
 
 
@@ -300,7 +300,7 @@ async def test_a_process_serves_one_job_and_environment() -> None:
 
 
 async def test_calls_at_once_and_processes_are_bounded(running: Callable[[int], bool]) -> None:
-    pool = RewardPool(2, processes=3)
+    pool = RewardPool(3, processes=3)
     jobs = [JobKey(tenant="acme", job=f"job-{index}") for index in range(5)]
     pids = await asyncio.gather(*(reward(pool, "pid", job=jobs[index % 2]) for index in range(40)))
     assert len(set(pids)) <= 3
@@ -414,9 +414,9 @@ async def main():
     job = JobKey(tenant="acme", job="sums")
     environment = JsonlEnvironment(kind="jsonl", path="unused", reward="rewards:reward")
     row = Row(source="1", messages=(Message(role="user", content="?"),), fields={"folder": sys.argv[1]})
-    score = await pool.score(job, environment, RewardLimits(), row, "pid")
+    score = await pool.score(job, environment, RewardLimits(), row, "pid", code=None)
     print(int(score.reward), flush=True)
-    await pool.score(job, environment, RewardLimits(cpu_seconds=1000), row, sys.argv[2])
+    await pool.score(job, environment, RewardLimits(cpu_seconds=1000), row, sys.argv[2], code=None)
 
 asyncio.run(main())
 """

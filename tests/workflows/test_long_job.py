@@ -50,7 +50,7 @@ async def test_2000_steps_keep_histories_bounded_and_the_control_worker_flat(
     activities = NoopActivities()
     resident: dict[int, int] = {}
     async with AsyncExitStack() as stack:
-        for queue in (names.CPU_QUEUE, names.SAMPLE_QUEUE, names.TRAIN_QUEUE):
+        for queue in (names.CPU_QUEUE, names.REWARD_QUEUE, names.SAMPLE_QUEUE, names.TRAIN_QUEUE):
             await stack.enter_async_context(Worker(temporal, task_queue=queue, activities=activities.all))
         activities.on_trained = lambda: resident.setdefault(
             len(activities.trained), control_worker.memory_info().rss
