@@ -1,18 +1,20 @@
 """`make demo`: servers, workers and one job in this process tree, from nothing to a trained adapter.
 
-Ctrl-C at any moment stops all of it. A later run starts a job of its own.
+Ctrl-C at any moment stops all of it, and so does the end of its terminal or of the `make` that started
+it. A later run starts a job of its own.
 """
+
+import os
+
+_PARENT = os.getppid()  # before the imports, which take a second in which it may end
 
 import argparse
 import asyncio
 import contextlib
 import itertools
-import os
 import re
-import select
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +26,7 @@ from marlaas.schemas.job_spec import parse_job_spec
 from marlaas.schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.terminal.expected_errors import exit_code
 from marlaas.terminal.following import show
+from marlaas.terminal.foreground import endings_call
 from marlaas.terminal.report import gather_report, print_report
 from marlaas.terminal.stack import worker_commands
 from marlaas.terminal.tables import make_console
@@ -113,38 +116,14 @@ async def _unless_failed(supervisor: Supervisor, work: Coroutine[Any, Any, T]) -
         await asyncio.gather(task, failure, return_exceptions=True)
 
 
-async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
-    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+async def _interruptible(work: Coroutine[Any, Any, int], parent: int) -> int:
+    task = asyncio.ensure_future(work)
     try:
-        with _hangup_calls(task.cancel):
+        with endings_call(task.cancel, parent=parent):
             return await task
     except asyncio.CancelledError:
         _say("interrupted; everything is stopped")
         return _INTERRUPTED
-
-
-@contextlib.contextmanager
-def _hangup_calls(act: Callable[[], object]) -> Generator[None]:
-    """Calls `act` once the terminal is closed. The kernel tells that to the leader of the session only,
-    and `make`, when it is that leader, waits for us."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    with select.epoll() as hangup:
-        hangup.register(sys.stdin, 0)  # no event but hangup and error, which are always told
-
-        def closed() -> None:
-            loop.remove_reader(hangup)
-            act()
-
-        loop.add_reader(hangup, closed)
-        try:
-            yield
-        finally:
-            loop.remove_reader(hangup)
 
 
 def main() -> NoReturn:
@@ -157,7 +136,7 @@ def main() -> NoReturn:
     parser.add_argument("--data", type=Path, default=Path(".marlaas"), help="folder of the stack")
     given = parser.parse_args()
     try:
-        code = asyncio.run(_interruptible(demo(given.config, given.seed, given.data)))
+        code = asyncio.run(_interruptible(demo(given.config, given.seed, given.data), _PARENT))
     except Exception as error:
         expected = exit_code(error)
         if expected is None:

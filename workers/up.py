@@ -45,6 +45,8 @@ class UpPlan(BaseModel):
 def up(plan: UpPlan, *, report: Callable[[str], None], started: Callable[[Addresses], None]) -> None:
     """Runs the stack until SIGINT, SIGTERM or SIGHUP, then stops all of it.
 
+    It does not follow its parent, and no hang-up when those are ignored: `nohup marlaas up &` goes on.
+
     Args:
         report: is given a line for people when something happened.
         started: is called once all servers work.
@@ -58,7 +60,10 @@ def up(plan: UpPlan, *, report: Callable[[str], None], started: Callable[[Addres
 
 async def _up(plan: UpPlan, report: Callable[[str], None], started: Callable[[Addresses], None]) -> None:
     loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, interrupted.set)
     serving = asyncio.create_task(_serve(plan, report, started))
     interruption = asyncio.create_task(interrupted.wait())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from marlaas.jobs.job_file import read_job_file
 from marlaas.schemas.job_spec import ReasoningGymEnvironment, parse_job_spec
-from marlaas.tests.embedded.harness import processes_of, wait_until
+from marlaas.tests.embedded.harness import processes_of, stack_file, wait_until
 from marlaas.tests.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +142,54 @@ def test_a_demo_whose_terminal_is_closed_leaves_no_process(
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
     assert os.WIFEXITED(status)
+    assert not processes_of(data)
+
+
+def test_a_demo_whose_make_was_killed_stops_everything(config: Path, tmp_path: Path) -> None:
+    data = tmp_path / "stack"
+    with subprocess.Popen(
+        [
+            *("make", "-o", "install", "demo", f"BIN={Path(sys.executable).parent}"),
+            f"ARGS=--config {config} --data {data}",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as make:
+        assert make.stdout is not None
+        while "is started, with seed" not in (line := make.stdout.readline()):
+            assert line
+        make.kill()
+        assert make.stdout.read().splitlines()[-1] == "interrupted; everything is stopped"
+    assert stack_file(data).state == "stopped"
+    assert not processes_of(data)
+
+
+@pytest.mark.parametrize("detached", [("nohup",), ("setsid",)])
+def test_a_detached_demo_outlives_who_started_it(
+    config: Path, tmp_path: Path, detached: tuple[str, ...]
+) -> None:
+    """Its end, when it is asked for, is that of an interrupted one: it had not begun to stop before."""
+    data = tmp_path / "stack"
+    program = (*detached, sys.executable, "-m", "examples.demo", "--config", str(config), "--data", str(data))
+    with subprocess.Popen(
+        ["sh", "-c", '"$@" & read -r _', "sh", *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        while "temporal: ready" not in (line := shell.stdout.readline()):
+            assert line
+        shell.kill()
+        shell.wait()
+        while "is started, with seed" not in (line := shell.stdout.readline()):
+            assert line
+        stack_file(data).supervisor.send(signal.SIGTERM)
+        assert shell.stdout.read().splitlines()[-1] == "interrupted; everything is stopped"
     assert not processes_of(data)
 
 
