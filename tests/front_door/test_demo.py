@@ -86,6 +86,7 @@ def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
         assert part in shown
     provenance = json.loads((data / "exports" / "demo" / "sums-1" / "marlaas.json").read_text())
     assert provenance["version"] == 3
+    assert list((data / "scratch").iterdir()) == []
     assert not processes_of(data)
 
     again = Demo(config, data)
