@@ -5,8 +5,11 @@ it. A later run starts a job of its own.
 """
 
 import os
+import signal
 
 _PARENT = os.getppid()  # before the imports, which take a second in which it may end
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C in that second has nothing to stop
 
 import argparse
 import asyncio
@@ -21,18 +24,15 @@ from typing import Any, NoReturn, TypeVar
 from marlaas.client import Client, Job, connect
 from marlaas.jobs.errors import JobExists
 from marlaas.jobs.job_file import read_job_file
-from marlaas.jobs.workflow_state import is_polled
 from marlaas.schemas.job_spec import parse_job_spec
-from marlaas.schemas.names import CPU_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.terminal.expected_errors import exit_code
 from marlaas.terminal.following import show
 from marlaas.terminal.foreground import endings_call
 from marlaas.terminal.report import gather_report, print_report
-from marlaas.terminal.stack import worker_commands
+from marlaas.terminal.stack import worker_commands, workers_ready
 from marlaas.terminal.tables import make_console
 from marlaas.workers.settings import load_settings
 from marlaas.workers.supervisor import Supervisor
-from temporalio.api.enums.v1 import TaskQueueType
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
     supervisor = Supervisor(settings, worker_commands(), report=_say)
     async with supervisor.running() as addresses, await connect(addresses) as client:
         await _end_interrupted(client, content)
-        await _workers_ready(client)
+        await _unless_failed(supervisor, workers_ready(client, settings.data))
         job = await _submit(client, content, seed)
         _say(f"job {job.key} of {config} is started, with seed {seed}; logs are in {settings.data / 'logs'}")
         last = await _unless_failed(supervisor, show(job))
@@ -82,14 +82,6 @@ async def _end_interrupted(client: Client, content: dict[str, Any]) -> None:
             _say(f"job {snapshot.job} of an interrupted demo is ended")
             handle = client.temporal.get_workflow_handle(snapshot.job.workflow_id)
             await handle.terminate(reason="another demo was started")
-
-
-async def _workers_ready(client: Client) -> None:
-    """Returns when a worker of every role asks for work: they load torch first."""
-    for queue in (TASK_QUEUE, CPU_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
-        kind = "TASK_QUEUE_TYPE_WORKFLOW" if queue == TASK_QUEUE else "TASK_QUEUE_TYPE_ACTIVITY"
-        while not await is_polled(client.temporal, queue, TaskQueueType.Value(kind)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # nobody is told when a poller comes
 
 
 async def _submit(client: Client, content: dict[str, Any], seed: int) -> Job:

@@ -13,7 +13,8 @@ from marlaas.jobs.snapshot import JobSnapshot
 from marlaas.jobs.watching import watch
 from marlaas.storage.object_store import ObjectStore
 from marlaas.storage.revisions import Revisions
-from marlaas.tests.front_door.stubs import StoringActivities, workers
+from marlaas.tests.front_door.command_line import CommandLine
+from marlaas.tests.front_door.stubs import GatedActivities, StoringActivities, workers
 from marlaas.tests.front_door.test_rendering import snapshot
 from marlaas.tests.front_door.test_watch import stored_base, until
 from marlaas.workers.settings import Settings
@@ -47,6 +48,43 @@ async def test_a_watch_goes_on_when_servers_were_killed(tmp_path: Path, spec: Sp
             await looking
         assert seen[-1].state == "completed"
         assert seen[-1].rewards == (0.1, 0.2)
+
+
+async def test_a_watch_waits_for_a_server_that_is_down_when_it_begins(
+    tmp_path: Path, spec: Spec, tenant: str
+) -> None:
+    """And nothing that Temporal's client logs of its retries gets into its output."""
+    settings = Settings(data=tmp_path / "stack")
+    async with Supervisor(settings).running() as addresses, await connect(addresses) as client:
+        job = await client.submit(spec(steps=1))
+    marlaas = CommandLine(tmp_path, addresses.environment())
+    assert "Connection refused" in (await marlaas("list")).err
+    watching = await marlaas.start("watch", str(job.key))
+    assert watching.stderr is not None
+    assert watching.stdout is not None
+    assert b"Waiting for it; ctrl-C ends that" in await watching.stderr.readline()
+    async with Supervisor(settings).running():
+        assert await watching.stdout.readline() == f"{job.key} running, step –/1\n".encode()
+    said = b""
+    while b"no answer: Temporal" not in said:
+        said += await watching.stdout.readline()
+    async with Supervisor(settings).running(), await connect(addresses) as client:
+        await client.job(job.key).cancel()
+        async with workers(client.temporal, GatedActivities()):
+            out, err = await watching.communicate()
+    assert (watching.returncode, err) == (1, b"")
+    lines = (said + out).decode().splitlines()
+    assert all(line.startswith(f"{job.key} ") for line in lines), lines
+    assert lines[-1] == f"{job.key} cancelled"
+
+
+async def test_a_watch_does_not_wait_for_a_namespace_that_is_not_there(
+    marlaas: CommandLine, tenant: str
+) -> None:
+    ended = await marlaas("watch", f"{tenant}/sums", "--temporal-namespace", "nowhere")
+    assert ended.code == 1
+    assert "nowhere" in ended.err
+    assert "Waiting" not in ended.err
 
 
 class Told(JobObserver):
