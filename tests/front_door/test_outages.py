@@ -9,7 +9,7 @@ import pytest
 from marlaas.client import connect
 from marlaas.jobs.observer import JobObserver
 from marlaas.jobs.recent_rewards import RecentRewards
-from marlaas.jobs.snapshot import JobSnapshot
+from marlaas.jobs.snapshot import JobSnapshot, OpenEvaluation, OpenStep
 from marlaas.jobs.watching import watch
 from marlaas.storage.object_store import ObjectStore
 from marlaas.storage.revisions import Revisions
@@ -120,6 +120,18 @@ async def test_an_outage_is_a_snapshot_with_what_was_seen_last() -> None:
 async def test_an_outage_at_the_beginning_is_an_error() -> None:
     with pytest.raises(RPCError, match="connection refused"):
         _ = [one async for one in watch(Told(None), no_store(), 0.0)]
+
+
+async def test_what_was_sampled_stays_sampled_whatever_a_retry_says() -> None:
+    def look(step: int, sampled: int) -> JobSnapshot:
+        open_step = OpenStep(step=step, progress=None, groups_sampled=sampled)
+        evaluation = OpenEvaluation(version=step, progress=None, groups_sampled=sampled + 1)
+        return snapshot(open_steps=(open_step,), open_evaluations=(evaluation,))
+
+    looks = (look(1, 4), look(1, 0), None, look(1, 6), look(2, 0), snapshot(status="cancelled"))
+    found = [one async for one in watch(Told(*looks), no_store(), 0.0)][:-1]
+    assert [one.open_steps[0].groups_sampled for one in found] == [4, 4, 4, 6, 0]
+    assert [one.open_evaluations[0].groups_sampled for one in found] == [5, 5, 5, 7, 1]
 
 
 async def test_a_store_that_does_not_answer_is_a_problem_and_no_end() -> None:
