@@ -18,6 +18,7 @@ import itertools
 import re
 import sys
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -51,6 +52,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
     Raises:
         StackError, JobError, InvalidJobSpec: when the demo cannot be run.
     """
+    begun = datetime.now(UTC)
     content = read_job_file(config)
     parse_job_spec(content)
     settings = load_settings(data=data)
@@ -66,7 +68,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
             return 1
         out = settings.data / "exports" / job.key.tenant / job.key.job
         exported = await job.export(out)
-        report = await gather_report(client, job)
+        report = await gather_report(client, job, begun)
     _say("")
     print_report(report, make_console())
     _say(f"\nversion {exported.version} of the adapter, for PEFT: {out}")

@@ -82,6 +82,19 @@ def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
         demo.lines[-1],
     )
     shown = "\n".join(demo.lines)
+    wall = shown[shown.index("WALL TIME") :].splitlines()
+    spent = {words[0]: float(words[1]) for line in wall[1:9] if (words := re.split(r"\s{2,}", line))[1:]}
+    assert set(spent) == {
+        "servers and workers",
+        "start of the job",
+        "evaluation of version 0",
+        "training",
+        "evaluation of version 3",
+        "between these",
+        "total",
+    }
+    assert all(seconds >= 0 for seconds in spent.values())
+    assert spent.pop("total") == pytest.approx(sum(spent.values()), abs=0.4)
     for part in ("mean reward", "avg@2, 4 prompts", "tokens sampled", "SECONDS BY PHASE"):
         assert part in shown
     provenance = json.loads((data / "exports" / "demo" / "sums-1" / "marlaas.json").read_text())
