@@ -173,7 +173,7 @@ def submit(
 
     The Temporal CLI does the same:
       temporal workflow start --type TrainJob --task-queue marlaas
-          --workflow-id demo/sums --input-file examples/sums.json
+          --workflow-id demo/sums-cli --input-file examples/sums.json
     """
 
     async def run(client: "Client") -> int:
@@ -220,7 +220,8 @@ def watch(settings: "Settings", job: JobName, as_json: AsJson = False) -> None:
     """Watch a job to its end, live.
 
     Shows steps, phases, groups, rewards, evaluations, and whatever keeps the job
-    from going on. Ctrl-C ends the watching only. In a pipe there is one line for
+    from going on. Accuracy counts rewards of 1.0 and above. Waits for servers
+    that are down. Ctrl-C ends the watching only. In a pipe there is one line for
     each thing that happens; with --json, one object for each change. The exit
     code is 1 when the job failed or was cancelled.
     """

@@ -222,8 +222,10 @@ def test_a_killed_demo_leaves_no_process_and_the_next_one_ends_its_job(config: P
     assert demo.end() == 130
 
 
-def test_the_example_for_the_temporal_cli_is_the_one_of_the_demo() -> None:
-    assert read_job_file(EXAMPLES / "sums.json") == read_job_file(EXAMPLES / "sums.yaml")
+def test_the_example_for_the_temporal_cli_is_the_one_of_the_demo_but_for_its_name() -> None:
+    given = read_job_file(EXAMPLES / "sums.json")
+    assert given.pop("job") == "sums-cli"
+    assert {**given, "job": "sums"} == read_job_file(EXAMPLES / "sums.yaml")
 
 
 def test_the_examples_are_valid() -> None:
