@@ -13,7 +13,7 @@ install: .venv/installed  ## venv and dependencies
 	touch $@
 
 demo: install  ## train SmolLM2-135M-Instruct through the whole stack
-	$(BIN)/python -m examples.demo $(ARGS)
+	exec $(BIN)/python -m examples.demo $(ARGS)
 
 lint: install  ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -5,9 +5,11 @@ Nothing slow is imported before a command needs it, so that `--help` answers at 
 
 import asyncio
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -19,6 +21,8 @@ from .terminal.flags import with_settings
 if TYPE_CHECKING:
     from .client import Client
     from .workers.settings import Settings
+
+_INTERRUPTED = 130
 
 _STACK, _JOBS = "The stack", "Jobs"
 
@@ -85,7 +89,8 @@ def up(
     """
     from .terminal.stack import run_stack
 
-    run_stack(settings, workers=workers, detach=detach)
+    with _interruptible():
+        run_stack(settings, workers=workers, detach=detach)
 
 
 @app.command(rich_help_panel=_STACK)
@@ -168,7 +173,7 @@ def submit(
 
     The Temporal CLI does the same:
       temporal workflow start --type TrainJob --task-queue marlaas
-          --workflow-id demo/sums --input-file examples/sums.json
+          --workflow-id demo/sums-cli --input-file examples/sums.json
     """
 
     async def run(client: "Client") -> int:
@@ -215,7 +220,8 @@ def watch(settings: "Settings", job: JobName, as_json: AsJson = False) -> None:
     """Watch a job to its end, live.
 
     Shows steps, phases, groups, rewards, evaluations, and whatever keeps the job
-    from going on. Ctrl-C ends the watching only. In a pipe there is one line for
+    from going on. Accuracy counts rewards of 1.0 and above. Waits for servers
+    that are down. Ctrl-C ends the watching only. In a pipe there is one line for
     each thing that happens; with --json, one object for each change. The exit
     code is 1 when the job failed or was cancelled.
     """
@@ -225,7 +231,7 @@ def watch(settings: "Settings", job: JobName, as_json: AsJson = False) -> None:
 
         return await follow(client.job(job), as_json=as_json)
 
-    _with_client(settings, run)
+    _with_client(settings, run, patient=True)
 
 
 @app.command(rich_help_panel=_JOBS)
@@ -307,16 +313,27 @@ def export(
     _with_client(settings, run)
 
 
-def _with_client(settings: "Settings", run: "Callable[[Client], Coroutine[Any, Any, int]]") -> None:
+def _with_client(
+    settings: "Settings", run: "Callable[[Client], Coroutine[Any, Any, int]]", *, patient: bool = False
+) -> None:
     """Runs a command that needs a connection, and ends with its exit code."""
-    from .client import connect
+    from .terminal.connection import with_client, with_patience
 
-    async def connected() -> int:
-        async with await connect(settings) as client:
-            return await run(client)
-
-    if code := asyncio.run(connected()):
+    with _interruptible():
+        code = asyncio.run((with_patience if patient else with_client)(settings, run))
+    if code:
         raise typer.Exit(code)
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Lets work that ctrl-C must not simply break off see it, as KeyboardInterrupt or a cancellation."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -338,7 +355,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The program `marlaas`.
+    """Runs the arguments of this process, which it ends.
 
     Temporal's client may abort while the interpreter ends, so that is left out.
     """
@@ -349,7 +366,3 @@ def main() -> NoReturn:
         except BrokenPipeError:
             code = code or 1
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,6 +17,7 @@ asyncio.run(main())
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +42,7 @@ from .jobs.errors import (
 from .jobs.failure_cause import ended_as, root_cause
 from .jobs.job_file import read_job_file
 from .jobs.observer import JobObserver
+from .jobs.outages import is_outage, unreachable
 from .jobs.recent_rewards import RecentRewards
 from .jobs.snapshot import JobSnapshot
 from .jobs.watching import watch
@@ -55,8 +57,8 @@ from .workflows.plugin import temporal_plugin
 from .workflows.train_job import TrainJob
 
 _AT_ONCE = 16
-_OUTAGE = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _RETRY_SECONDS = 1.0
+_ANSWER_TIME = timedelta(seconds=5)
 
 
 async def connect(where: Settings | Addresses | None = None) -> "Client":
@@ -73,13 +75,14 @@ async def connect(where: Settings | Addresses | None = None) -> "Client":
     addresses = where if isinstance(where, Addresses) else (where or load_settings()).addresses()
     address, namespace = addresses.temporal_address, addresses.temporal_namespace
     try:
-        temporal = await TemporalClient.connect(address, namespace=namespace, plugins=[temporal_plugin()])
-        await temporal.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+        temporal = await TemporalClient.connect(
+            address, namespace=namespace, plugins=[temporal_plugin()], connect_timeout=_ANSWER_TIME
+        )
+        await temporal.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=namespace), timeout=_ANSWER_TIME
+        )
     except (RuntimeError, RPCError) as error:
-        raise ServiceUnreachable(
-            f"Temporal at {address}, namespace {namespace}: {error}. `marlaas status` shows what can be "
-            "reached"
-        ) from error
+        raise unreachable(f"{address}, namespace {namespace}", error) from error
     store = ObjectStore(
         addresses.s3_endpoint, addresses.s3_access_key, addresses.s3_secret_key, secure=addresses.s3_secure
     )
@@ -181,9 +184,7 @@ class Client:
         try:
             yield
         except RPCError as error:
-            raise ServiceUnreachable(
-                f"Temporal at {self._address}: {error.message}. `marlaas status` shows what can be reached"
-            ) from error
+            raise unreachable(self._address, error) from error
 
 
 class Job:
@@ -232,7 +233,7 @@ class Job:
             except WorkflowFailureError as error:
                 raise JobFailed(self.key, ended_as(error), root_cause(error)) from error
             except RPCError as error:
-                if error.status not in _OUTAGE:
+                if not is_outage(error):
                     raise
                 await asyncio.sleep(_RETRY_SECONDS)
 

@@ -70,6 +70,7 @@ class _Inbound(ActivityInboundInterceptor):
         super().init(self._outbound)
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        self._outbound.details = tuple(activity.info().heartbeat_details)  # of the attempt before
         beats = asyncio.create_task(self._beat())
         try:
             return await _until_shutdown(super().execute_activity(input))

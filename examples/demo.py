@@ -1,35 +1,39 @@
 """`make demo`: servers, workers and one job in this process tree, from nothing to a trained adapter.
 
-Ctrl-C at any moment stops all of it. A later run starts a job of its own.
+Ctrl-C at any moment stops all of it, and so does the end of its terminal or of the `make` that started
+it. A later run starts a job of its own.
 """
+
+import os
+import signal
+
+_PARENT = os.getppid()  # before the imports, which take a second in which it may end
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C in that second has nothing to stop
 
 import argparse
 import asyncio
 import contextlib
 import itertools
-import os
 import re
-import select
-import signal
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from marlaas.client import Client, Job, connect
 from marlaas.jobs.errors import JobExists
 from marlaas.jobs.job_file import read_job_file
-from marlaas.jobs.workflow_state import is_polled
 from marlaas.schemas.job_spec import parse_job_spec
-from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.terminal.expected_errors import exit_code
 from marlaas.terminal.following import show
+from marlaas.terminal.foreground import endings_call
 from marlaas.terminal.report import gather_report, print_report
-from marlaas.terminal.stack import worker_commands
+from marlaas.terminal.stack import worker_commands, workers_ready
 from marlaas.terminal.tables import make_console
 from marlaas.workers.settings import load_settings
 from marlaas.workers.supervisor import Supervisor
-from temporalio.api.enums.v1 import TaskQueueType
 
 T = TypeVar("T")
 
@@ -48,6 +52,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
     Raises:
         StackError, JobError, InvalidJobSpec: when the demo cannot be run.
     """
+    begun = datetime.now(UTC)
     content = read_job_file(config)
     parse_job_spec(content)
     settings = load_settings(data=data)
@@ -55,7 +60,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
     supervisor = Supervisor(settings, worker_commands(), report=_say)
     async with supervisor.running() as addresses, await connect(addresses) as client:
         await _end_interrupted(client, content)
-        await _workers_ready(client)
+        await _unless_failed(supervisor, workers_ready(client, settings.data))
         job = await _submit(client, content, seed)
         _say(f"job {job.key} of {config} is started, with seed {seed}; logs are in {settings.data / 'logs'}")
         last = await _unless_failed(supervisor, show(job))
@@ -63,7 +68,7 @@ async def demo(config: Path, seed: int, data: Path) -> int:
             return 1
         out = settings.data / "exports" / job.key.tenant / job.key.job
         exported = await job.export(out)
-        report = await gather_report(client, job)
+        report = await gather_report(client, job, begun)
     _say("")
     print_report(report, make_console())
     _say(f"\nversion {exported.version} of the adapter, for PEFT: {out}")
@@ -79,14 +84,6 @@ async def _end_interrupted(client: Client, content: dict[str, Any]) -> None:
             _say(f"job {snapshot.job} of an interrupted demo is ended")
             handle = client.temporal.get_workflow_handle(snapshot.job.workflow_id)
             await handle.terminate(reason="another demo was started")
-
-
-async def _workers_ready(client: Client) -> None:
-    """Returns when a worker of every role asks for work: they load torch first."""
-    for queue in (TASK_QUEUE, CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
-        kind = "TASK_QUEUE_TYPE_WORKFLOW" if queue == TASK_QUEUE else "TASK_QUEUE_TYPE_ACTIVITY"
-        while not await is_polled(client.temporal, queue, TaskQueueType.Value(kind)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # nobody is told when a poller comes
 
 
 async def _submit(client: Client, content: dict[str, Any], seed: int) -> Job:
@@ -113,38 +110,14 @@ async def _unless_failed(supervisor: Supervisor, work: Coroutine[Any, Any, T]) -
         await asyncio.gather(task, failure, return_exceptions=True)
 
 
-async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
-    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+async def _interruptible(work: Coroutine[Any, Any, int], parent: int) -> int:
+    task = asyncio.ensure_future(work)
     try:
-        with _hangup_calls(task.cancel):
+        with endings_call(task.cancel, parent=parent):
             return await task
     except asyncio.CancelledError:
         _say("interrupted; everything is stopped")
         return _INTERRUPTED
-
-
-@contextlib.contextmanager
-def _hangup_calls(act: Callable[[], object]) -> Generator[None]:
-    """Calls `act` once the terminal is closed. The kernel tells that to the leader of the session only,
-    and `make`, when it is that leader, waits for us."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    with select.epoll() as hangup:
-        hangup.register(sys.stdin, 0)  # no event but hangup and error, which are always told
-
-        def closed() -> None:
-            loop.remove_reader(hangup)
-            act()
-
-        loop.add_reader(hangup, closed)
-        try:
-            yield
-        finally:
-            loop.remove_reader(hangup)
 
 
 def main() -> NoReturn:
@@ -157,7 +130,7 @@ def main() -> NoReturn:
     parser.add_argument("--data", type=Path, default=Path(".marlaas"), help="folder of the stack")
     given = parser.parse_args()
     try:
-        code = asyncio.run(_interruptible(demo(given.config, given.seed, given.data)))
+        code = asyncio.run(_interruptible(demo(given.config, given.seed, given.data), _PARENT))
     except Exception as error:
         expected = exit_code(error)
         if expected is None:

@@ -48,4 +48,12 @@ class ExportRefused(JobError):
 
 
 class ServiceUnreachable(Exception):
-    """Temporal does not answer; the message has its address."""
+    """Temporal does not answer, or refuses to; the message has its address.
+
+    Attributes:
+        may_recover: whether it may answer later.
+    """
+
+    def __init__(self, message: str, *, may_recover: bool = True) -> None:
+        super().__init__(message)
+        self.may_recover = may_recover

@@ -32,6 +32,8 @@ def root_cause(error: BaseException) -> str:
         if error.__cause__ is None:
             break
         error = error.__cause__
+    if isinstance(error, TerminatedError) and not places and error.message:
+        return error.message  # the job's status says the rest
     where = f"{', '.join(places[-2:])}: " if places else ""
     return where + _sentence(error)
 

@@ -149,14 +149,15 @@ class JobObserver:
     async def _running(self, job: WorkflowExecutionDescription) -> dict[str, Any]:
         """The fields of a snapshot that only a running job has."""
         ids = [child.workflow_id for child in job.raw_description.pending_children]
-        found = await asyncio.gather(*(self._describe(child) for child in ids))
-        workflows = [job, *(child for child in found if child and child.workflow_type in _ANSWERS)]
-        pending = [one for each in workflows for one in await pending_activities(self._client, each)]
-        unpolled = await self._unpolled({TASK_QUEUE, *(one.queue for one in pending if not one.running)})
-        stuck = await self._stuck(workflows)
-        is_served = TASK_QUEUE not in {problem.where for problem in unpolled}
-        silent = {problem.where for problem in stuck} if is_served else {one.id for one in workflows}
+        workflows = [job, *await self._children(ids)]
+        stuck, unserved = await asyncio.gather(self._stuck(workflows), self._unpolled({TASK_QUEUE}))
+        silent = {one.id for one in workflows} if unserved else {problem.where for problem in stuck}
         answers = await self._answers([one for one in workflows if one.id not in silent])
+        # What is pending is asked after the answers: a rollout that ends in between would count twice.
+        later = [job, *await self._children(ids)]
+        pending = [one for each in later for one in await pending_activities(self._client, each)]
+        waiting = {one.queue for one in pending if not one.running}
+        unpolled = [*unserved, *await self._unpolled(waiting - {TASK_QUEUE})]
         progress = answers.get(job.id)
         unanswered = [_no_answer(job.id)] if progress is None and job.id not in silent else []
         return {
@@ -172,6 +173,10 @@ class JobObserver:
             "pending": tuple(pending),
             "problems": (*stuck, *unpolled, *unanswered, *_retrying(pending)),
         }
+
+    async def _children(self, ids: Iterable[str]) -> list[WorkflowExecutionDescription]:
+        found = await asyncio.gather(*(self._describe(child) for child in ids))
+        return [child for child in found if child and child.workflow_type in _ANSWERS]
 
     async def _answers(self, workflows: Sequence[WorkflowExecutionDescription]) -> dict[str, Contract | None]:
         """What workflows answer to the query `progress`, by their ids."""
@@ -232,8 +237,7 @@ def _open(
         sampling = [each for each in pending if each.workflow == one.id and each.name == ROLLOUT.name]
         sampled = sum(each.groups_done or 0 for each in sampling)
         if progress is not None:
-            # A rollout that ended between the two looks would count twice.
-            sampled = min(progress.groups, sampled + progress.groups_sampled)
+            sampled += progress.groups_sampled
         found.append((int(one.id.rpartition("/")[2]), progress, sampled))
     return found
 

@@ -43,7 +43,7 @@ async def watch(observer: JobObserver, rewards: RecentRewards, seconds: float) -
 
 
 async def _completed(snapshot: JobSnapshot, last: JobSnapshot | None, rewards: RecentRewards) -> JobSnapshot:
-    update: dict[str, object] = {}
+    update = _no_fewer(snapshot, last)
     version = snapshot.version
     if last is not None and version is None:
         version = last.version
@@ -55,3 +55,27 @@ async def _completed(snapshot: JobSnapshot, last: JobSnapshot | None, rewards: R
         outage = Problem(kind="no answer", where="object store", message=str(error))
         update |= {"problems": (*snapshot.problems, outage), "rewards": last.rewards if last else ()}
     return snapshot.model_copy(update=update)
+
+
+def _no_fewer(snapshot: JobSnapshot, last: JobSnapshot | None) -> dict[str, object]:
+    """Open work with as many groups sampled as were seen before.
+
+    What a rollout reports is forgotten for the moments from its end to its workflow's word of it, and
+    from its worker's death to the first word of the next. What was sampled stays sampled.
+    """
+    if last is None:
+        return {}
+    steps = {one.step: one.groups_sampled for one in last.open_steps}
+    evaluations = {one.version: one.groups_sampled for one in last.open_evaluations}
+    return {
+        "open_steps": tuple(
+            one.model_copy(update={"groups_sampled": max(one.groups_sampled, steps.get(one.step, 0))})
+            for one in snapshot.open_steps
+        ),
+        "open_evaluations": tuple(
+            one.model_copy(
+                update={"groups_sampled": max(one.groups_sampled, evaluations.get(one.version, 0))}
+            )
+            for one in snapshot.open_evaluations
+        ),
+    }

@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from rich.console import Console
 from rich.table import Table
+from temporalio.service import RPCError, RPCStatusCode
 
 from ..client import Client, Job
 from ..schemas.events import StepResult
 from ..schemas.manifest import EvaluationDocument, StepMetrics
+from ..schemas.names import JobKey
 from .plot import reward_plot
 from .words import count, number
 
@@ -22,6 +25,7 @@ _PHASES = (
     ("snapshot", None),
 )
 """Fields of `StepSeconds`: a phase, and the computation in it."""
+_TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,20 @@ class JobReport:
         after: of the last version.
         metrics: of the step that led to each version, from the manifests.
         steps: what steps returned, as far as Temporal still knows it.
-        train_seconds: from the start of the first step to the end of the last.
+        wall: what the time since the report's beginning was spent on, in order, in seconds; nothing is in
+            two of them.
     """
 
     before: EvaluationDocument | None
     after: EvaluationDocument | None
     metrics: Mapping[int, StepMetrics]
     steps: Mapping[int, StepResult]
-    train_seconds: float
+    wall: Mapping[str, float]
+
+    @property
+    def train_seconds(self) -> float:
+        """From the start of the first step to the end of the last."""
+        return self.wall.get(_TRAINING, 0.0)
 
     @property
     def result_line(self) -> str:
@@ -57,28 +67,61 @@ class JobReport:
         )
 
 
-async def gather_report(client: Client, job: Job) -> JobReport:
+async def gather_report(client: Client, job: Job, since: datetime) -> JobReport:
     """Reads what a job left in the object store and in Temporal.
+
+    Args:
+        since: when the time that the report accounts for began, not after the job's start.
 
     Raises:
         StoreUnavailable, ServiceUnreachable: when a server does not answer.
     """
     metrics = await job.metrics()
     newest = max(metrics, default=0)
-    before, after, steps = await asyncio.gather(
-        job.evaluation(0), job.evaluation(newest), job.step_results(range(newest))
+    before, after, steps, wall = await asyncio.gather(
+        job.evaluation(0),
+        job.evaluation(newest),
+        job.step_results(range(newest)),
+        _wall(client, job.key, newest, since),
     )
+    return JobReport(before=before, after=after, metrics=metrics, steps=steps, wall=wall)
+
+
+async def _wall(client: Client, key: JobKey, newest: int, since: datetime) -> dict[str, float]:
+    """Seconds from `since` to the end of a job, by what happened in them."""
+
+    async def span(*workflows: str) -> tuple[datetime, datetime] | None:
+        found = [one for each in workflows if (one := await _lifetime(client, each)) is not None]
+        return (min(one[0] for one in found), max(one[1] for one in found)) if found else None
+
+    whole = await span(key.workflow_id)
+    parts = {
+        "evaluation of version 0": await span(key.evaluation_id(0)),
+        _TRAINING: await span(key.step_id(0), key.step_id(newest - 1)) if newest else None,
+        f"evaluation of version {newest}": await span(key.evaluation_id(newest)),
+    }
+    known = [(name, one) for name, one in parts.items() if one is not None]
+    if whole is None or not known:
+        return {}
+    begun = min(whole[0], known[0][1][0])  # a job that was continued as new began earlier than its last run
+    wall = {"servers and workers": (begun - since).total_seconds()}
+    wall["start of the job"] = (known[0][1][0] - begun).total_seconds()
+    wall |= {name: (ended - started).total_seconds() for name, (started, ended) in known}
+    whole_seconds = (max(whole[1], known[-1][1][1]) - since).total_seconds()
+    wall["between these"] = whole_seconds - sum(wall.values())
+    return wall
+
+
+async def _lifetime(client: Client, workflow: str) -> tuple[datetime, datetime] | None:
+    """Start and end of a workflow that has ended; None when Temporal knows none."""
     with client.reaching_temporal():
-        ends = await asyncio.gather(
-            *(
-                client.temporal.get_workflow_handle(job.key.step_id(step)).describe()
-                for step in ({0, newest - 1} if newest else ())
-            )
-        )
-    begun = min((one.start_time for one in ends), default=None)
-    ended = max((one.close_time or one.start_time for one in ends), default=None)
-    seconds = (ended - begun).total_seconds() if begun and ended else 0.0
-    return JobReport(before=before, after=after, metrics=metrics, steps=steps, train_seconds=seconds)
+        try:
+            found = await client.temporal.get_workflow_handle(workflow).describe()
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+    return found.start_time, found.close_time or found.start_time
 
 
 def print_report(report: JobReport, console: Console) -> None:
@@ -88,23 +131,27 @@ def print_report(report: JobReport, console: Console) -> None:
     }
     if rewards:
         console.print(reward_plot(rewards, width=min(60, max(20, console.width - 24))), markup=False)
-    for table in (_accuracy(report), _totals(report), _seconds(report)):
+    for table in (_held_out(report), _totals(report), _seconds(report), _wall_time(report)):
         console.print()
         console.print(table)
 
 
-def _accuracy(report: JobReport) -> Table:
-    table = Table("HELD-OUT ACCURACY", "before", "after", "change", box=None, pad_edge=False)
+def _held_out(report: JobReport) -> Table:
+    table = Table("HELD-OUT", "before", "after", "change", box=None, pad_edge=False)
     before, after = report.before, report.after
     if before is None or after is None:
         table.add_row("not evaluated", "–", "–", "–")
         return table
-    rows = {
-        f"avg@{after.samples}, {after.prompts} prompts": (before.accuracy, after.accuracy),
-        "greedy": (before.greedy_accuracy, after.greedy_accuracy),
+    rows: dict[str, tuple[float | None, float | None]] = {
+        f"accuracy avg@{after.samples}, {after.prompts} prompts": (before.accuracy, after.accuracy),
+        "accuracy, greedy": (before.greedy_accuracy, after.greedy_accuracy),
     }
+    if any(one.reward_mean not in (None, one.accuracy) for one in (before, after)):
+        # Rewards between 0 and 1, which accuracy takes for wrong.
+        rows[f"mean reward, avg@{after.samples}"] = (before.reward_mean, after.reward_mean)
     for name, (first, last) in rows.items():
-        table.add_row(name, number(first), number(last), f"{last - first:+.3f}")
+        change = "–" if first is None or last is None else f"{last - first:+.3f}"
+        table.add_row(name, number(first), number(last), change)
     return table
 
 
@@ -139,4 +186,12 @@ def _seconds(report: JobReport) -> Table:
             f"{100 * spent / total:.0f} %" if total else "–",
             number(computed, 1) if computation else "",
         )
+    return table
+
+
+def _wall_time(report: JobReport) -> Table:
+    table = Table("WALL TIME", "seconds", "share", box=None, pad_edge=False)
+    total = sum(report.wall.values())
+    for name, seconds in (*report.wall.items(), ("total", total)):
+        table.add_row(name, f"{seconds:.1f}", f"{100 * seconds / total:.0f} %" if total else "–")
     return table

@@ -1,9 +1,14 @@
 """Servers that the tests share. A test that kills a server starts its own."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from marlaas.tests.servers import NatsServer, S3Server
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As in a background job of a script. What the tests start would inherit it, and never be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

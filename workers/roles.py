@@ -34,6 +34,7 @@ from ..workflows.plugin import WORKFLOWS, temporal_plugin
 from .dataset_child import build_dataset_in_child
 from .engine_processes import SamplerProcess, TrainerProcess, engine_environment
 from .reward_pool import RewardPool
+from .scratch import scratch_folder
 from .settings import Addresses
 
 Role = Literal["control", "cpu", "gpu"]
@@ -183,8 +184,7 @@ async def _gpu(
     sampler, trainer = SamplerProcess(environment), TrainerProcess(environment)
     stack.push_async_callback(sampler.close)
     stack.push_async_callback(trainer.close)
-    scratch = options.data / "scratch"
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch = stack.enter_context(scratch_folder(options.data / "scratch"))
     rollouts = RolloutActivities(cache, Datasets(store), log, sampler)
     train = TrainActivities(cache, trainer, scratch)
     return [

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -42,12 +42,16 @@ class UpPlan(BaseModel):
     well_known_ports: bool = False
 
 
-def up(plan: UpPlan, *, report: Callable[[str], None], started: Callable[[Addresses], None]) -> None:
+def up(
+    plan: UpPlan, *, report: Callable[[str], None], started: Callable[[Addresses], Awaitable[None]]
+) -> None:
     """Runs the stack until SIGINT, SIGTERM or SIGHUP, then stops all of it.
+
+    It does not follow its parent, and no hang-up when those are ignored: `nohup marlaas up &` goes on.
 
     Args:
         report: is given a line for people when something happened.
-        started: is called once all servers work.
+        started: is called once all servers work, and awaited.
 
     Raises:
         StackError: when the stack cannot be started, or a server died and cannot be started again;
@@ -56,9 +60,14 @@ def up(plan: UpPlan, *, report: Callable[[str], None], started: Callable[[Addres
     asyncio.run(_up(plan, report, started))
 
 
-async def _up(plan: UpPlan, report: Callable[[str], None], started: Callable[[Addresses], None]) -> None:
+async def _up(
+    plan: UpPlan, report: Callable[[str], None], started: Callable[[Addresses], Awaitable[None]]
+) -> None:
     loop, interrupted = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, interrupted.set)
     serving = asyncio.create_task(_serve(plan, report, started))
     interruption = asyncio.create_task(interrupted.wait())
@@ -69,7 +78,9 @@ async def _up(plan: UpPlan, report: Callable[[str], None], started: Callable[[Ad
         await serving
 
 
-async def _serve(plan: UpPlan, report: Callable[[str], None], started: Callable[[Addresses], None]) -> None:
+async def _serve(
+    plan: UpPlan, report: Callable[[str], None], started: Callable[[Addresses], Awaitable[None]]
+) -> None:
     supervisor = Supervisor(
         plan.settings,
         plan.workers,
@@ -78,7 +89,7 @@ async def _serve(plan: UpPlan, report: Callable[[str], None], started: Callable[
         report=report,
     )
     async with supervisor.running() as addresses:
-        started(addresses)
+        await started(addresses)
         await supervisor.failure()
 
 
@@ -177,7 +188,7 @@ def main() -> None:
 
     has_started = False
 
-    def started(addresses: Addresses) -> None:
+    async def started(addresses: Addresses) -> None:
         nonlocal has_started
         answer(addresses=asdict(addresses))
         has_started = True

@@ -61,14 +61,17 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class UpProcess:
-    """A supervisor in a process of its own."""
+    """A supervisor in a process of its own, started by the program `around`."""
 
     plan: UpPlan
+    around: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "marlaas.workers.up"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*self.around, sys.executable, "-m", "marlaas.workers.up"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self.process.stdin is not None
         with self.process.stdin as pipe:

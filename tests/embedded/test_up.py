@@ -29,6 +29,19 @@ def test_a_signal_ends_everything(run_up: Run, data: Path, number: signal.Signal
     assert stack_file(data).state == "stopped"
 
 
+def test_up_under_nohup_goes_on_after_a_hang_up(data: Path) -> None:
+    up = UpProcess(UpPlan(settings=Settings(data=data)), around=("nohup",))
+    assert b"addresses" in up.answer()
+    ignored = next(
+        line
+        for line in Path(f"/proc/{up.process.pid}/status").read_text().splitlines()
+        if line.startswith("SigIgn:")
+    )
+    assert int(ignored.split()[1], 16) >> (signal.SIGHUP - 1) & 1
+    up.close()
+    assert up.process.returncode == 0
+
+
 @pytest.mark.parametrize("delay", [0.05, 0.3, 0.5, 0.7, 1.0, 1.4])
 def test_ctrl_c_while_it_starts_leaves_nothing(run_up: Run, data: Path, delay: float) -> None:
     up = run_up(workers=[IDLE])

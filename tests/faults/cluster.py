@@ -27,7 +27,7 @@ class WorkerProcess:
     def __init__(self, role: Role, addresses: Addresses, data: Path) -> None:
         self.role = role
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "marlaas.cli", "worker", "--role", role, "--data", str(data)],
+            [sys.executable, "-m", "marlaas", "worker", "--role", role, "--data", str(data)],
             cwd=Path(__file__).parent,
             env={**os.environ, **addresses.environment(), "OMP_NUM_THREADS": "1"},
         )

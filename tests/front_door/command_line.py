@@ -35,7 +35,7 @@ class CommandLine:
     async def start(self, *arguments: str) -> asyncio.subprocess.Process:
         """Starts a command with its output in pipes."""
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "marlaas.cli", *arguments),
+            *(sys.executable, "-m", "marlaas", *arguments),
             cwd=self.folder,
             env=self._environment,
             stdout=asyncio.subprocess.PIPE,
@@ -46,7 +46,7 @@ class CommandLine:
         """Runs a command on a terminal of its own; ctrl-C is pressed once the text was seen."""
         ours, theirs = pty.openpty()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "marlaas.cli", *arguments),
+            *(sys.executable, "-m", "marlaas", *arguments),
             cwd=self.folder,
             env=self._environment,
             stdin=theirs,

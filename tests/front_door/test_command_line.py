@@ -1,5 +1,6 @@
 """The command line itself: help, usage, and errors that are no jobs'."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ COMMANDS = [
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "marlaas.cli", *arguments], cwd=folder, capture_output=True, text=True
+        [sys.executable, "-m", "marlaas", *arguments], cwd=folder, capture_output=True, text=True
     )
 
 
@@ -70,8 +71,8 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     flags = ["--temporal-address", "127.0.0.1:9", "--nats-url", "nats://127.0.0.1:9"]
     flags += ["--s3-endpoint", "127.0.0.1:9", "--s3-access-key", "a"]
     done = subprocess.run(
-        [sys.executable, "-m", "marlaas.cli", "list", *flags],
-        env={"MARLAAS_S3_SECRET_KEY": "b"},
+        [sys.executable, "-m", "marlaas", "list", *flags],
+        env={**os.environ, "MARLAAS_S3_SECRET_KEY": "b"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -91,7 +92,7 @@ def test_down_and_status_without_a_stack(tmp_path: Path) -> None:
 
 def test_a_reader_that_goes_away_is_no_failure_with_a_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m marlaas.cli --help | head -1",
+        f"{sys.executable} -m marlaas --help | head -1",
         shell=True,
         cwd=tmp_path,
         capture_output=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from marlaas.jobs.job_file import read_job_file
 from marlaas.schemas.job_spec import ReasoningGymEnvironment, parse_job_spec
-from marlaas.tests.embedded.harness import processes_of, wait_until
+from marlaas.tests.embedded.harness import processes_of, stack_file, wait_until
 from marlaas.tests.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,10 +82,24 @@ def test_the_demo_ends_with_its_figures_and_leaves_an_adapter_and_no_process(
         demo.lines[-1],
     )
     shown = "\n".join(demo.lines)
+    wall = shown[shown.index("WALL TIME") :].splitlines()
+    spent = {words[0]: float(words[1]) for line in wall[1:9] if (words := re.split(r"\s{2,}", line))[1:]}
+    assert set(spent) == {
+        "servers and workers",
+        "start of the job",
+        "evaluation of version 0",
+        "training",
+        "evaluation of version 3",
+        "between these",
+        "total",
+    }
+    assert all(seconds >= 0 for seconds in spent.values())
+    assert spent.pop("total") == pytest.approx(sum(spent.values()), abs=0.4)
     for part in ("mean reward", "avg@2, 4 prompts", "tokens sampled", "SECONDS BY PHASE"):
         assert part in shown
     provenance = json.loads((data / "exports" / "demo" / "sums-1" / "marlaas.json").read_text())
     assert provenance["version"] == 3
+    assert list((data / "scratch").iterdir()) == []
     assert not processes_of(data)
 
     again = Demo(config, data)
@@ -145,6 +159,54 @@ def test_a_demo_whose_terminal_is_closed_leaves_no_process(
     assert not processes_of(data)
 
 
+def test_a_demo_whose_make_was_killed_stops_everything(config: Path, tmp_path: Path) -> None:
+    data = tmp_path / "stack"
+    with subprocess.Popen(
+        [
+            *("make", "-o", "install", "demo", f"BIN={Path(sys.executable).parent}"),
+            f"ARGS=--config {config} --data {data}",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as make:
+        assert make.stdout is not None
+        while "is started, with seed" not in (line := make.stdout.readline()):
+            assert line
+        make.kill()
+        assert make.stdout.read().splitlines()[-1] == "interrupted; everything is stopped"
+    assert stack_file(data).state == "stopped"
+    assert not processes_of(data)
+
+
+@pytest.mark.parametrize("detached", [("nohup",), ("setsid",)])
+def test_a_detached_demo_outlives_who_started_it(
+    config: Path, tmp_path: Path, detached: tuple[str, ...]
+) -> None:
+    """Its end, when it is asked for, is that of an interrupted one: it had not begun to stop before."""
+    data = tmp_path / "stack"
+    program = (*detached, sys.executable, "-m", "examples.demo", "--config", str(config), "--data", str(data))
+    with subprocess.Popen(
+        ["sh", "-c", '"$@" & read -r _', "sh", *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        while "temporal: ready" not in (line := shell.stdout.readline()):
+            assert line
+        shell.kill()
+        shell.wait()
+        while "is started, with seed" not in (line := shell.stdout.readline()):
+            assert line
+        stack_file(data).supervisor.send(signal.SIGTERM)
+        assert shell.stdout.read().splitlines()[-1] == "interrupted; everything is stopped"
+    assert not processes_of(data)
+
+
 def test_a_killed_demo_leaves_no_process_and_the_next_one_ends_its_job(config: Path, tmp_path: Path) -> None:
     data = tmp_path / "stack"
     demo = Demo(config, data)
@@ -160,8 +222,10 @@ def test_a_killed_demo_leaves_no_process_and_the_next_one_ends_its_job(config: P
     assert demo.end() == 130
 
 
-def test_the_example_for_the_temporal_cli_is_the_one_of_the_demo() -> None:
-    assert read_job_file(EXAMPLES / "sums.json") == read_job_file(EXAMPLES / "sums.yaml")
+def test_the_example_for_the_temporal_cli_is_the_one_of_the_demo_but_for_its_name() -> None:
+    given = read_job_file(EXAMPLES / "sums.json")
+    assert given.pop("job") == "sums-cli"
+    assert {**given, "job": "sums"} == read_job_file(EXAMPLES / "sums.yaml")
 
 
 def test_the_examples_are_valid() -> None:

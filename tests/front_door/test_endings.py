@@ -77,12 +77,15 @@ async def test_a_cancelled_job_says_so(marlaas: CommandLine, client: Client, spe
         assert (await job.progress()).state == "cancelled"
 
 
-async def test_a_terminated_job_gives_the_reason(client: Client, spec: Spec) -> None:
+async def test_a_terminated_job_gives_the_reason_once(
+    marlaas: CommandLine, client: Client, spec: Spec
+) -> None:
     job = await client.submit(spec())
     await client.temporal.get_workflow_handle(job.key.workflow_id).terminate(reason="out of budget")
-    with pytest.raises(JobFailed, match="terminated: out of budget"):
+    with pytest.raises(JobFailed, match=f"^job {job.key} terminated: out of budget$"):
         await job.result()
-    assert (await job.progress()).failure == "terminated: out of budget"
+    ended = await marlaas("watch", str(job.key))
+    assert ended.out.splitlines() == [f"{job.key} terminated: out of budget"]
 
 
 async def test_pause_resume_and_stop(marlaas: CommandLine, client: Client, spec: Spec) -> None:

@@ -8,7 +8,7 @@ import pytest
 from marlaas.jobs.snapshot import JobSnapshot, OpenStep, Problem
 from marlaas.schemas.contract import BlobRef
 from marlaas.schemas.events import JobProgress, StepProgress, StepResult, StepSeconds
-from marlaas.schemas.manifest import AdapterRevision
+from marlaas.schemas.manifest import AdapterRevision, EvaluationDocument
 from marlaas.schemas.names import JobKey
 from marlaas.terminal.lines import NewsLines
 from marlaas.terminal.live import display
@@ -160,7 +160,7 @@ def test_the_report_adds_up_and_ends_with_a_line_for_scripts() -> None:
         after=None,
         metrics=metrics,
         steps={0: step_result(1), 1: step_result(2)},
-        train_seconds=90.0,
+        wall={"servers and workers": 5.0, "start of the job": 5.0, "training": 90.0},
     )
     console = Console(file=io.StringIO(), width=100)
     print_report(report, console)
@@ -168,8 +168,36 @@ def test_the_report_adds_up_and_ends_with_a_line_for_scripts() -> None:
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["rollout", "10.0", "5.00", "50", "%", "9.0"] in rows
     assert ["total", "20.0", "10.00", "100", "%"] in rows
+    assert ["training", "90.0", "90", "%"] in rows
+    assert ["total", "100.0", "100", "%"] in rows
     assert ["largest", "staleness", "1"] in rows
     assert report.result_line == (
         "RESULT held_out_before=none held_out_after=none greedy_before=none greedy_after=none "
         "steps=2 train_minutes=1.50"
     )
+
+
+@pytest.mark.parametrize(("rewards", "shown"), [((0.25, 0.5), False), ((0.3, 0.65), True)])
+def test_the_mean_reward_is_shown_where_it_is_not_the_accuracy(
+    rewards: tuple[float, float], shown: bool
+) -> None:
+    before, after = (
+        EvaluationDocument(
+            key=JobKey(tenant="acme", job="sums"),
+            version=version,
+            prompts=2,
+            samples=4,
+            accuracy=accuracy,
+            greedy_accuracy=0.5,
+            reward_mean=reward,
+            failed_samples=0,
+            greedy_completions=(),
+        )
+        for version, accuracy, reward in ((0, 0.25, rewards[0]), (1, 0.5, rewards[1]))
+    )
+    console = Console(file=io.StringIO(), width=100)
+    print_report(JobReport(before=before, after=after, metrics={}, steps={}, wall={}), console)
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["accuracy", "avg@4,", "2", "prompts", "0.250", "0.500", "+0.250"] in rows
+    assert (["mean", "reward,", "avg@4", "0.300", "0.650", "+0.350"] in rows) == shown

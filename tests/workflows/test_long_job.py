@@ -34,7 +34,7 @@ async def control_worker(temporal: Client, tmp_path: Path) -> AsyncGenerator[psu
         "MARLAAS_S3_SECRET_KEY": "unused",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "marlaas.cli", "worker", "--role", "control"],
+        [sys.executable, "-m", "marlaas", "worker", "--role", "control"],
         env={**os.environ, **servers},
         cwd=tmp_path,
     )
