@@ -70,7 +70,7 @@ class EvaluationActivities:
         missing = [group for group, one in zip(groups, found, strict=True) if one is None]
         if missing:
             raise MissingTrajectories(f"job {data.spec.key}: group {missing[0]} is not on the stream")
-        return [one[1] for one in found if one is not None]
+        return [one for one in found if one is not None]
 
     async def _completions(self, data: SummariseInput, groups: list[str]) -> tuple[tuple[int, ...], ...]:
         found = await asyncio.gather(*(self._log.trajectories(data.spec.key, group, 1) for group in groups))

@@ -11,7 +11,7 @@ from temporalio import activity
 from ..environments.invalid import InvalidEnvironment
 from ..schemas.dataset import Row
 from ..schemas.events import GroupAssignment, RewardInput, RewardResult, Span
-from ..schemas.trajectory import ScoredGroup, ScoredSample, Trajectory
+from ..schemas.trajectory import NOT_SAMPLED, ScoredGroup, ScoredSample, Trajectory
 from ..storage.trajectory_log import TrajectoryLog
 from .datasets import Datasets
 from .engines import RewardScorer
@@ -47,7 +47,8 @@ class RewardActivities:
         """Ends every group with one scored message, whatever its rewards do.
 
         Killed anywhere: scored groups stay, the retry scores the others. Run twice at once: the
-        stream keeps the first scored message of a group, and both attempts return that one.
+        stream keeps the first scored message of a group and round, and both attempts return that one.
+        A later round leaves groups without a failed score alone.
 
         Raises:
             MissingTrajectories: when a sample of a group is not on the stream.
@@ -70,6 +71,7 @@ class RewardActivities:
         failures = [s.failure for group in groups for s in group.samples if s.failure is not None]
         return RewardResult(
             groups=len(groups),
+            varied_groups=sum(group.varied for group in groups),
             failed_groups=sum(group.status == "failed" for group in groups),
             failed_samples=len(failures),
             failure=failures[0] if failures else None,
@@ -78,31 +80,36 @@ class RewardActivities:
 
     async def _score(self, data: RewardInput, assignment: GroupAssignment, row: Row) -> ScoredGroup:
         key = data.spec.key
-        found = await self._log.scored(key, assignment.group)
-        if found is not None:
-            return found[1]
+        before = await self._log.last_scored(key, assignment.group, data.round)
+        if before is not None and (before.round == data.round or not before.failed_scores):
+            return before
+        kept = {sample.sample: sample for sample in before.samples} if before else {}
         trajectories = await self._log.trajectories(key, assignment.group, data.samples)
         if len(trajectories) < data.samples:
             raise MissingTrajectories(
                 f"job {key}, group {assignment.group}: {data.samples - len(trajectories)} of {data.samples} "
                 "samples are not on the stream"
             )
-        samples = await _all(self._sample(data, row, *trajectories[sample]) for sample in range(data.samples))
-        await self._log.publish(key, _group(assignment, tuple(samples)))
-        stored = await self._log.scored(key, assignment.group)
+        samples = await _all(
+            self._sample(data, row, *trajectories[sample], kept.get(sample)) for sample in range(data.samples)
+        )
+        await self._log.publish(key, _group(assignment, tuple(samples), data.round))
+        stored = await self._log.scored(key, assignment.group, data.round)
         if stored is None:
             raise MissingTrajectories(f"job {key}, group {assignment.group}: the scored message was purged")
-        return stored[1]
+        return stored
 
     async def _sample(
-        self, data: RewardInput, row: Row, sequence: int, trajectory: Trajectory
+        self, data: RewardInput, row: Row, sequence: int, trajectory: Trajectory, before: ScoredSample | None
     ) -> ScoredSample:
+        if before is not None and before.reward is not None:
+            return before
         if trajectory.failure is not None:
             return ScoredSample(
                 sample=trajectory.sample,
                 stream_sequence=sequence,
                 reward=None,
-                failure=f"sampling: {trajectory.failure}",
+                failure=f"{NOT_SAMPLED}{trajectory.failure}",
             )
         spec = data.spec
         try:
@@ -134,7 +141,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _group(assignment: GroupAssignment, samples: tuple[ScoredSample, ...]) -> ScoredGroup:
+def _group(assignment: GroupAssignment, samples: tuple[ScoredSample, ...], round: int) -> ScoredGroup:
     """A group needs two rewards to have an advantage at all, or one when it has one sample."""
     rewarded = sum(sample.reward is not None for sample in samples)
     failed = rewarded < min(2, len(samples))
@@ -147,4 +154,5 @@ def _group(assignment: GroupAssignment, samples: tuple[ScoredSample, ...]) -> Sc
         if failed
         else None,
         samples=samples,
+        round=round,
     )

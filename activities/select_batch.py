@@ -31,7 +31,9 @@ class SelectActivities:
             MissingTrajectories: when a group of the set is not on the stream whole.
         """
         key = data.spec.key
-        groups = await asyncio.gather(*(_scored_group(self._log, key, group) for group in data.groups))
+        groups = await asyncio.gather(
+            *(_scored_group(self._log, key, group, data.round) for group in data.groups)
+        )
         blob = await self._store.put_blob(key.bucket, Batch.assemble(list(groups)).to_bytes())
         samples = [sample for scored, _ in groups for sample in scored.samples]
         failures = [sample.failure for sample in samples if sample.failure is not None]
@@ -44,11 +46,12 @@ class SelectActivities:
         )
 
 
-async def _scored_group(log: TrajectoryLog, key: JobKey, group: str) -> tuple[ScoredGroup, list[Trajectory]]:
-    found = await log.scored(key, group)
-    if found is None:
+async def _scored_group(
+    log: TrajectoryLog, key: JobKey, group: str, round: int
+) -> tuple[ScoredGroup, list[Trajectory]]:
+    scored = await log.last_scored(key, group, round)
+    if scored is None:
         raise MissingTrajectories(f"job {key}, group {group}: no scored message is on the stream")
-    scored = found[1]
     trajectories = await log.trajectories(key, group, len(scored.samples))
     if len(trajectories) < len(scored.samples):
         raise MissingTrajectories(f"job {key}, group {group}: scored samples are not on the stream any more")

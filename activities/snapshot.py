@@ -44,10 +44,11 @@ class SnapshotActivities:
                 batch=candidate.batch,
                 metrics=candidate.metrics,
                 fingerprint=candidate.fingerprint,
+                settings=data.settings,
                 claim=claim or None,
             )
         )
         if candidate.version == 0:
             await self._log.ensure_stream(spec.key)
-        await self._log.purge_groups(spec.key, data.groups)
+        await self._log.purge_groups(spec.key, data.groups, data.rounds)
         return revision

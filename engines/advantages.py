@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schemas.objective import AdvantageName
+from ..schemas.variance import differ
 
 _EPSILON = 1e-6
-_FLOOR = 1e-6
 _VARIANCE_EPSILON = 1e-8
 
 Floats = npt.NDArray[np.float64]
@@ -78,7 +78,7 @@ def varied_groups(
     rewards: Floats, valid: npt.NDArray[np.uint8], group: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
     """The groups whose valid samples have rewards that differ."""
-    found = [group[members[0]] for members in _groups(valid.astype(bool), group) if _differ(rewards[members])]
+    found = [group[members[0]] for members in _groups(valid.astype(bool), group) if differ(rewards[members])]
     return np.array(found, np.int32)
 
 
@@ -90,12 +90,8 @@ def _groups(counted: npt.NDArray[np.bool_], group: npt.NDArray[np.int32]) -> Ite
             yield members
 
 
-def _differ(values: Floats) -> bool:
-    return bool(values.std(ddof=1) > _FLOOR * np.abs(values).max())
-
-
 def _compared(name: AdvantageName, values: Floats) -> Floats:
-    if not _differ(values):
+    if not differ(values):
         return np.zeros_like(values)
     centred = values - values.mean()
     if name == "group-normalised":
@@ -107,7 +103,7 @@ def _compared(name: AdvantageName, values: Floats) -> Floats:
 
 def _normalised(values: Floats, counted: npt.NDArray[np.bool_]) -> Floats:
     kept = values[counted]
-    if len(kept) < 2 or not _differ(kept):
+    if not differ(kept):
         return np.zeros_like(values)
     return np.where(counted, (values - kept.mean()) / np.sqrt(kept.var(ddof=1) + _VARIANCE_EPSILON), 0.0)
 

@@ -12,6 +12,7 @@ from .dataset import DatasetRef
 from .job_spec import JobSpec
 from .manifest import AdapterRevision, Fingerprint, StepMetrics
 from .names import JobKey
+from .settings import Setting
 
 
 class ClaimInput(Contract):
@@ -103,23 +104,30 @@ class RolloutResult(Contract):
 
 
 class RewardInput(Contract):
-    """Scores groups that are on the stream."""
+    """Scores groups that are on the stream.
+
+    Attributes:
+        round: 0 at first. A later round gives the samples whose scoring failed another chance.
+    """
 
     spec: JobSpec
     dataset: DatasetRef
     groups: tuple[GroupAssignment, ...]
     samples: Annotated[int, Field(ge=1)]
+    round: Annotated[int, Field(ge=0)] = 0
 
 
 class RewardResult(Contract):
     """Counts over the groups.
 
     Attributes:
+        varied_groups: whose rewards differ.
         failure: one of the failures, as an example; None when there are none.
         scoring: from the first score to the last, of this attempt.
     """
 
     groups: int
+    varied_groups: int = 0
     failed_groups: int
     failed_samples: int
     failure: str | None
@@ -127,11 +135,16 @@ class RewardResult(Contract):
 
 
 class SelectInput(Contract):
-    """Assembles the batch of a step from the stream."""
+    """Assembles the batch of a step from the stream.
+
+    Attributes:
+        round: of scoring, whose scores are taken; a group that it left out has those of an earlier one.
+    """
 
     spec: JobSpec
     step: Annotated[int, Field(ge=0)]
     groups: tuple[str, ...]
+    round: Annotated[int, Field(ge=0)] = 0
 
 
 class SelectedBatch(Contract):
@@ -158,12 +171,17 @@ class SnapshotInput(Contract):
 
     Attributes:
         first_run_id: of the TrainJob, for which version 0 claims the job's name; None for other versions.
+        spec: that the job was started with.
+        settings: made since, that held for the step.
+        rounds: in which the groups were scored.
     """
 
     spec: JobSpec
     candidate: Candidate
     groups: tuple[str, ...]
     first_run_id: str | None = None
+    settings: tuple[Setting, ...] = ()
+    rounds: Annotated[int, Field(ge=1)] = 1
 
 
 class CloseInput(Contract):
@@ -236,6 +254,9 @@ class StepInput(Contract):
         lead: steps that had to be committed before this one's turn, when it was opened.
         training: the revision that the step trains, when it is committed already; else the step
             waits for the signal `turn`.
+        settings: made since the job started.
+        protocol: what the job understands. From 1 on a step samples refill groups, waits when too many
+            samples failed, and tells of its trouble.
     """
 
     spec: JobSpec
@@ -244,6 +265,20 @@ class StepInput(Contract):
     lead: Annotated[int, Field(ge=0)]
     generating: AdapterRevision
     training: AdapterRevision | None
+    settings: tuple[Setting, ...] = ()
+    protocol: int = 0
+
+
+class Trouble(Contract):
+    """Why a workflow does not go on.
+
+    Attributes:
+        kind: `paused`: it waits for the signal `resume`. `stalled`: nothing has moved for
+            `durability.stalled_after_minutes`; it goes on by itself when that changes.
+    """
+
+    kind: Literal["paused", "stalled"]
+    reason: str
 
 
 class StepResult(Contract):
@@ -260,7 +295,7 @@ class StepProgress(Contract):
 
     step: int
     generating_version: int
-    phase: Literal["rollout", "reward", "turn", "select", "train", "snapshot", "done"]
+    phase: Literal["rollout", "reward", "turn", "select", "paused", "train", "snapshot", "done"]
     groups: int
     groups_sampled: int
     groups_scored: int
@@ -287,6 +322,7 @@ class JobState(Contract):
     Attributes:
         recent: the last K+1 committed revisions, oldest first; what open steps are generated from.
         next_step: that has not been opened.
+        settings: made so far, in order.
     """
 
     started: Started
@@ -296,6 +332,7 @@ class JobState(Contract):
     stopping: bool
     evaluations: tuple[EvaluationResult, ...]
     last: StepResult | None
+    settings: tuple[Setting, ...] = ()
 
 
 class JobResult(Contract):
@@ -305,11 +342,13 @@ class JobResult(Contract):
         outcome: `completed` after all steps, `stopped` after the signal `stop`.
         evaluations: of the first and the last version, when evaluation is on; what was evaluated
             between them is in the object store.
+        untrained: why steps whose prompts were dispatched have not been trained, if there are such.
     """
 
     outcome: Literal["completed", "stopped"]
     revision: AdapterRevision
     evaluations: tuple[EvaluationResult, ...]
+    untrained: str | None = None
 
 
 class JobProgress(Contract):
@@ -320,11 +359,17 @@ class JobProgress(Contract):
         open_steps: that have started and not ended, lowest first.
         evaluations: the first and the latest.
         last: the step that was committed last.
+        reason: why the job is `paused` or `stalled`, unless it was asked to be.
+        settings: made since the job started, in order.
+        refused: what was wrong with the last signal `set`, if it was refused.
     """
 
-    state: Literal["starting", "evaluating", "training", "paused", "stopping", "done"]
+    state: Literal["starting", "evaluating", "training", "paused", "stalled", "stopping", "done"]
     steps: int
     version: int | None
     open_steps: tuple[int, ...]
     evaluations: tuple[EvaluationResult, ...]
     last: StepResult | None
+    reason: str | None = None
+    settings: tuple[Setting, ...] = ()
+    refused: str | None = None

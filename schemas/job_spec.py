@@ -100,7 +100,8 @@ class RewardLimits(Contract):
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Tries before a wall limit or a lost process counts as the sample's failure."""
     max_failed_share: Fraction = 0.5
-    """The job stops when more than this share of a step's samples failed."""
+    """When more than this share of a step's samples failed, the job pauses before it trains on them, and
+    scores the failed ones again: by itself after a while, or when it is told to resume."""
 
 
 class SamplingSpec(Contract):
@@ -167,6 +168,8 @@ class DurabilitySpec(Contract):
     """A worker that says nothing for so long has lost its work to another."""
     give_up_hours: Annotated[float, Field(ge=0.001, le=24 * 365)] = 24 * 7.0
     """Longest that one activity may take, with all its retries and all its waiting for workers."""
+    stalled_after_minutes: Annotated[float, Field(ge=0.01, le=24 * 60)] = 30.0
+    """When nothing in a step has moved for so long, or up to twice that, the job is shown as stalled."""
     fingerprint: Literal["require", "accept"] = "require"
     """`require`: only workers with the processor kind and versions that began the job go on with it.
     `accept`: any worker may; the manifests show which did."""

@@ -7,6 +7,7 @@ from pydantic import Field
 from .contract import BlobRef, Contract, Digest, Document
 from .job_spec import JobSpec
 from .names import JobKey
+from .settings import Setting
 
 
 class Fingerprint(Contract):
@@ -129,6 +130,8 @@ class Manifest(Document):
             and in jobs that began when the claim was a document of its own, job.json.
         parent: digest of the previous version's manifest; None for version 0.
         batch: trained on to get here; None for version 0.
+        spec_digest: of the spec that the job was started with.
+        settings: made since, that held for the step.
         metrics: of the step that led here; None for version 0.
         fingerprint: of the worker that computed the version.
     """
@@ -142,6 +145,7 @@ class Manifest(Document):
     batch: BlobRef | None
     metrics: StepMetrics | None
     fingerprint: Fingerprint
+    settings: tuple[Setting, ...] = ()
     claim: JobDocument | None = None
 
 

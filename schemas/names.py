@@ -57,8 +57,10 @@ class JobKey(Contract):
         """Matches the trajectories of every sample of a group."""
         return f"marlaas.{self.tenant}.{self.job}.trajectory.{group}.*"
 
-    def scored_subject(self, group: str) -> str:
-        return f"marlaas.{self.tenant}.{self.job}.scored.{group}"
+    def scored_subject(self, group: str, round: int) -> str:
+        """Where a group's scores of a round of scoring stand; the first round is 0."""
+        later = f".{round}" if round else ""
+        return f"marlaas.{self.tenant}.{self.job}.scored.{group}{later}"
 
     @property
     def job_document(self) -> str:

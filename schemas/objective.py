@@ -32,7 +32,7 @@ AdvantageName = Literal[
 _PRESETS: Final[dict[str, dict[str, Any]]] = {
     "grpo": {},
     "dr_grpo": {"advantage": "group-centred", "aggregation": "constant"},
-    "dapo": {"clip_high": 0.28, "aggregation": "token-mean", "mask_truncated": True},
+    "dapo": {"clip_high": 0.28, "aggregation": "token-mean", "mask_truncated": True, "refill_limit": 1.0},
     "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
     "cispo": {"clip": "cispo", "clip_low": 1.0, "clip_high": 4.0, "aggregation": "token-mean"},
     "rloo": {"advantage": "leave-one-out", "ratio": "product"},
@@ -107,6 +107,10 @@ class ObjectiveSpec(Contract):
     """Completions that the token limit cut have no part in the loss. Their rewards still count in the
     statistics of their group."""
     overlong: OverlongSpec | None = None
+    refill_limit: Annotated[float, Field(ge=0, le=16)] = 0.0
+    """Dynamic sampling (DAPO, section 3.2), as a share of `sampling.groups_per_step`: a step samples up to so
+    many more groups, one for each whose rewards are all equal or failed. Those stay in the batch and teach
+    nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -133,6 +137,11 @@ class ObjectiveSpec(Contract):
         if self.correction is not None and self.old == "sampler":
             raise ValueError(
                 "correction needs old: trainer; with old: sampler the ratio already is against the sampler"
+            )
+        if self.refill_limit and not self.compares_samples:
+            raise ValueError(
+                f"refill_limit is {self.refill_limit}: it makes up for groups whose rewards are equal, and "
+                f"advantage {self.advantage} learns from those too"
             )
         return self
 

@@ -22,6 +22,11 @@ def uniform(seed: int, position: int) -> float:
     return (_draw("token", seed, position) >> 11) * 2.0**-53
 
 
+def refill_seed(job_seed: int) -> int:
+    """Seed of the order in which a job's refill groups take their prompts."""
+    return _draw("refill", job_seed)
+
+
 def prompt_at(data_seed: int, position: int, count: int) -> int:
     """The prompt at `position` of an endless sequence of epochs, each in an order of its own.
 

@@ -2,9 +2,14 @@
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from .contract import Contract, Digest, Document
+from .variance import differ
+
+NOT_SAMPLED = "sampling: "
+"""Begins the failure of a sample that the sampler could not produce, so that no score can mend it."""
 
 
 class Trajectory(Document):
@@ -81,6 +86,7 @@ class ScoredGroup(Document):
         status: `failed` when fewer than two samples have a reward (one, for groups of one sample).
         reason: why the group failed; None when it is ok.
         samples: in order of their index.
+        round: of scoring; a later one takes the place of an earlier one.
     """
 
     group: str
@@ -88,3 +94,18 @@ class ScoredGroup(Document):
     status: Literal["ok", "failed"]
     reason: str | None = None
     samples: tuple[ScoredSample, ...]
+    round: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def failed_scores(self) -> int:
+        """Samples that were sampled and could not be scored."""
+        return sum(
+            sample.failure is not None and not sample.failure.startswith(NOT_SAMPLED)
+            for sample in self.samples
+        )
+
+    @property
+    def varied(self) -> bool:
+        """Whether the group's rewards differ, so that it has something to teach."""
+        rewards = [sample.reward for sample in self.samples if sample.reward is not None]
+        return self.status == "ok" and differ(np.array(rewards))

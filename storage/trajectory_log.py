@@ -119,7 +119,7 @@ class TrajectoryLog:
         if isinstance(message, Trajectory):
             subject = key.trajectory_subject(message.group, message.sample)
         else:
-            subject = key.scored_subject(message.group)
+            subject = key.scored_subject(message.group, message.round)
         body, headers = await self._pack(key, message)
 
         async def once(js: JetStreamContext) -> int:
@@ -146,9 +146,18 @@ class TrajectoryLog:
         found = await asyncio.gather(*(self._read(key, subject, Trajectory) for subject in subjects))
         return {sample: entry for sample, entry in enumerate(found) if entry is not None}
 
-    async def scored(self, key: JobKey, group: str) -> tuple[int, ScoredGroup] | None:
-        """The scored group and its stream sequence; None when it is not on the stream."""
-        return await self._read(key, key.scored_subject(group), ScoredGroup)
+    async def scored(self, key: JobKey, group: str, round: int = 0) -> ScoredGroup | None:
+        """The group as a round of scoring left it; None when it is not on the stream."""
+        found = await self._read(key, key.scored_subject(group, round), ScoredGroup)
+        return found[1] if found else None
+
+    async def last_scored(self, key: JobKey, group: str, round: int) -> ScoredGroup | None:
+        """The group as the last of the rounds up to `round` left it that scored it; None when none did."""
+        for number in range(round, -1, -1):
+            found = await self.scored(key, group, number)
+            if found is not None:
+                return found
+        return None
 
     async def present_samples(self, key: JobKey, group: str) -> set[int]:
         """The samples of a group that have a trajectory on the stream, without reading them."""
@@ -158,8 +167,12 @@ class TrajectoryLog:
         )
         return {int(subject.rpartition(".")[2]) for subject in info.state.subjects or ()}
 
-    async def purge_groups(self, key: JobKey, groups: Iterable[str]) -> None:
-        """Removes the trajectories and scores of groups. What is not there, stream included, is purged."""
+    async def purge_groups(self, key: JobKey, groups: Iterable[str], rounds: int = 1) -> None:
+        """Removes the trajectories and scores of groups. What is not there, stream included, is purged.
+
+        Args:
+            rounds: in which the groups were scored.
+        """
 
         async def purge(matching: str) -> None:
             await self._jetstream.call(
@@ -169,7 +182,10 @@ class TrajectoryLog:
         filters = [
             matching
             for group in groups
-            for matching in (key.trajectory_filter(group), key.scored_subject(group))
+            for matching in (
+                key.trajectory_filter(group),
+                *(key.scored_subject(group, round) for round in range(rounds)),
+            )
         ]
         try:
             await asyncio.gather(*(purge(matching) for matching in filters))

@@ -64,14 +64,25 @@ METRICS = StepMetrics(
 
 
 class NoopActivities:
-    """Records what it is asked, in order: `rollouts` as (group, generating version), `trained` likewise."""
+    """Records what it is asked, in order: `rollouts` as (group, generating version), `trained` likewise.
+
+    Attributes:
+        failed_samples: of 10, in the first `failing_rounds` rounds of scoring.
+        equal: tells of a group's number in its set whether its rewards are all equal.
+    """
 
     def __init__(self) -> None:
         self.rollouts: list[tuple[str, int]] = []
         self.trained: list[tuple[str, int]] = []
         self.evaluated: list[int] = []
         self.closed: list[str] = []
+        self.inputs: list[TrainInput] = []
+        self.snapshots: list[SnapshotInput] = []
+        self.rollout_inputs: list[RolloutInput] = []
         self.failed_samples = 0
+        self.failing_rounds = 1
+        self.scored_rounds: list[int] = []
+        self.equal: Callable[[int], bool] = lambda _: False
         self.on_trained: Callable[[], object] = lambda: None
 
     @activity.defn
@@ -88,6 +99,7 @@ class NoopActivities:
 
     @activity.defn
     async def rollout(self, data: RolloutInput) -> RolloutResult:
+        self.rollout_inputs.append(data)
         self.rollouts += [(one.group, data.revision.version) for one in data.groups]
         return RolloutResult(
             groups=len(data.groups), completion_tokens=0, sampling=Span(began=0.0, ended=0.0)
@@ -95,8 +107,10 @@ class NoopActivities:
 
     @activity.defn
     async def reward(self, data: RewardInput) -> RewardResult:
+        self.scored_rounds.append(data.round)
         return RewardResult(
             groups=len(data.groups),
+            varied_groups=sum(not self.equal(int(one.group.rpartition("-")[2])) for one in data.groups),
             failed_groups=0,
             failed_samples=0,
             failure=None,
@@ -105,22 +119,25 @@ class NoopActivities:
 
     @activity.defn
     async def select_batch(self, data: SelectInput) -> SelectedBatch:
+        failed = self.failed_samples if data.round < self.failing_rounds else 0
         return SelectedBatch(
             blob=blob(f"batch {data.step}"),
             groups=len(data.groups),
             samples=10,
-            failed_samples=self.failed_samples,
-            failure="ValueError: no" if self.failed_samples else None,
+            failed_samples=failed,
+            failure="ValueError: no" if failed else None,
         )
 
     @activity.defn
     async def train(self, data: TrainInput) -> Candidate:
+        self.inputs.append(data)
         self.trained.append((data.batch.digest, data.revision.version))
         self.on_trained()
         return self._candidate(data.revision.version + 1, data.revision.manifest)
 
     @activity.defn
     async def snapshot(self, data: SnapshotInput) -> AdapterRevision:
+        self.snapshots.append(data)
         candidate = data.candidate
         return AdapterRevision(
             version=candidate.version,
@@ -196,3 +213,8 @@ def job(name: str, **changes: Any) -> dict[str, Any]:
 async def start(client: Client, spec: Any, workflow_id: str) -> WorkflowHandle[Any, Any]:
     """Starts a job as the Temporal CLI does: by type name, with plain JSON."""
     return await client.start_workflow("TrainJob", spec, id=workflow_id, task_queue=names.TASK_QUEUE)
+
+
+async def set_values(handle: WorkflowHandle[Any, Any], changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sets values of a running job by its update, and returns the settings that came of it."""
+    return await handle.execute_update("set", changes)  # pyright: ignore[reportUnknownMemberType]

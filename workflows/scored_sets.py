@@ -23,6 +23,7 @@ class SetProgress:
     Attributes:
         groups_sampled: on the stream.
         groups_scored: ended by a scored message.
+        groups_varied: whose rewards differ.
         rollouts_ended: time of the end of the last rollout.
         sampling: when samplers worked, by rollout.
         scoring: when rewards were computed, by part.
@@ -30,6 +31,7 @@ class SetProgress:
 
     groups_sampled: int = 0
     groups_scored: int = 0
+    groups_varied: int = 0
     rollouts_ended: datetime = field(default_factory=workflow.now)
     sampling: list[Span] = field(default_factory=list[Span])
     scoring: list[Span] = field(default_factory=list[Span])
@@ -87,6 +89,26 @@ async def sample_and_score(
             spec, RewardInput(spec=spec, dataset=started.dataset, groups=part, samples=samples), lead=lead
         )
         progress.groups_scored += len(part)
+        progress.groups_varied += scored.varied_groups
+        progress.scoring.append(scored.scoring)
+
+    await asyncio.gather(*(one(part) for part in parts(groups, samples, spec.sampling.slots)))
+
+
+async def score_again(
+    spec: JobSpec,
+    started: Started,
+    groups: Sequence[GroupAssignment],
+    *,
+    samples: int,
+    round: int,
+    progress: SetProgress,
+) -> None:
+    """Gives the samples of a set whose scoring failed another chance, in a round of their own."""
+
+    async def one(part: tuple[GroupAssignment, ...]) -> None:
+        data = RewardInput(spec=spec, dataset=started.dataset, groups=part, samples=samples, round=round)
+        scored: RewardResult = await REWARD(spec, data)
         progress.scoring.append(scored.scoring)
 
     await asyncio.gather(*(one(part) for part in parts(groups, samples, spec.sampling.slots)))

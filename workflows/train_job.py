@@ -1,10 +1,11 @@
 """A training job: opens its steps in order, keeps what they commit, and goes on for as long as it has to."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from ..schemas.events import (
     Candidate,
@@ -20,17 +21,20 @@ from ..schemas.events import (
     Started,
     StepInput,
     StepResult,
+    Trouble,
 )
-from ..schemas.job_spec import JobSpec
+from ..schemas.job_spec import InvalidJobSpec, JobSpec
 from ..schemas.manifest import AdapterRevision
 from ..schemas.names import COMMITTED_MEMO
+from ..schemas.settings import Setting, settle, with_settings
 from .activity_calls import CHECK_NAME, CLOSE_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
 from .job_input import job_input
-from .train_step import TrainStep
+from .open_steps import OpenSteps, Turn
 
 _CLOSES = "close-job"
 """Patch: jobs that ended before it left their streams."""
+Phase = Literal["starting", "evaluating", "training", "paused", "stalled", "stopping", "done"]
 
 
 @workflow.defn(name="TrainJob")
@@ -41,12 +45,16 @@ class TrainJob:
     """
 
     def __init__(self) -> None:
-        self._spec: JobSpec | None = None
+        self._given: JobSpec | None = None
+        self._current: JobSpec | None = None
         self._state: JobState | None = None
         self._paused = False
         self._stopping = False
         self._finished = False
-        self._steps: dict[int, asyncio.Task[None]] = {}
+        self._protocol = 0
+        self._steps = OpenSteps()
+        self._untrained: str | None = None
+        self._refused: str | None = None
         self._evaluations: list[asyncio.Task[None]] = []
 
     @workflow.signal
@@ -55,14 +63,52 @@ class TrainJob:
         self._paused = True
 
     @workflow.signal
-    def resume(self) -> None:
-        """Ends a pause."""
+    async def resume(self) -> None:
+        """Ends a pause, also one that failed samples have led to: those are scored again."""
         self._paused = False
+        if self._steps.paused:
+            await self._steps.score_again(self._committed.settings)
 
     @workflow.signal
     def stop(self) -> None:
-        """Ends the job after the steps that are open: what was sampled is trained on and committed."""
+        """Ends the job after the steps that are open: what was sampled is trained on and committed.
+
+        A step that is paused because samples failed, and those after it, are given up.
+        """
         self._stopping = True
+
+    @workflow.signal
+    def step_trouble(self, step: int, trouble: Trouble | None) -> None:
+        """A step says why it does not go on, or that it does."""
+        self._steps.note(step, trouble)
+
+    @workflow.update(name="set")
+    def set_now(self, changes: dict[str, Any]) -> tuple[Setting, ...]:
+        """Gives fields of the spec that may change while the job runs other values.
+
+        Args:
+            changes: values by path, for example `{"optimizer.learning_rate": 1e-5}`.
+
+        Returns:
+            Each with the first step that it holds for.
+        """
+        return self._set(changes)
+
+    @set_now.validator
+    def refuse_changes(self, changes: dict[str, Any]) -> None:
+        """Refuses what can't be set, and leaves no trace of it in the job's history."""
+        try:
+            self._settings_of(changes)
+        except InvalidJobSpec as error:
+            raise ApplicationError(str(error), type="InvalidJobSpec") from None
+
+    @workflow.signal(name="set")
+    def set_later(self, changes: Any) -> None:
+        """The same without an answer: `progress` shows what was set, or why it was refused."""
+        try:
+            self._set(changes)
+        except InvalidJobSpec as error:
+            self._refused = str(error)
 
     @workflow.query
     def progress(self) -> JobProgress:
@@ -70,11 +116,14 @@ class TrainJob:
         state = self._state
         return JobProgress(
             state=self._phase(),
-            steps=self._spec.steps if self._spec else 0,
+            steps=self._current.steps if self._current else 0,
             version=state.recent[-1].version if state else None,
-            open_steps=tuple(sorted(self._steps)),
+            open_steps=self._steps.numbers,
             evaluations=state.evaluations if state else (),
             last=state.last if state else None,
+            reason=self._steps.trouble.reason if self._steps.trouble else None,
+            settings=state.settings if state else (),
+            refused=self._refused,
         )
 
     @workflow.run
@@ -84,31 +133,40 @@ class TrainJob:
         Args:
             inputs: the spec as JSON; from continue-as-new also a `JobState`.
         """
-        self._spec, state = job_input(inputs)
-        spec = self._spec
+        self._given, state = job_input(inputs)
+        self._current = self._given
+        self._protocol = int(workflow.patched("steps-tell-their-trouble"))
         if state is not None:
             self._state = state
+            self._current = with_settings(self._given, state.settings, state.next_step)
             self._paused |= state.paused
             self._stopping |= state.stopping
         try:
             if self._state is None:
-                self._state = await self._start(spec)
-            await self._train(spec)
-            await self._evaluate_last(spec)
+                self._state = await self._start(self._given)
+            await self._train()
+            await self._evaluate_last()
             if workflow.patched(_CLOSES):
-                await self._close(spec)
+                await self._close(self._given)
         except asyncio.CancelledError:
-            await self._end_early(spec, cancelled=True)
+            await self._end_early(self._given, cancelled=True)
             raise
         except FailureError:
-            await self._end_early(spec, cancelled=False)
+            await self._end_early(self._given, cancelled=False)
             raise
         self._finished = True
         return JobResult(
-            outcome="completed" if self._version == spec.steps else "stopped",
+            outcome="completed" if self._version == self._spec.steps else "stopped",
             revision=self._committed.recent[-1],
             evaluations=self._committed.evaluations,
+            untrained=self._untrained,
         )
+
+    @property
+    def _spec(self) -> JobSpec:
+        """With the settings that were made while the job ran."""
+        assert self._current is not None
+        return self._current
 
     @property
     def _committed(self) -> JobState:
@@ -119,14 +177,16 @@ class TrainJob:
     def _version(self) -> int:
         return self._committed.recent[-1].version
 
-    def _phase(self) -> Literal["starting", "evaluating", "training", "paused", "stopping", "done"]:
+    def _phase(self) -> Phase:
         if self._finished:
             return "done"
         if self._state is None:
             return "starting"
         if self._stopping:
             return "stopping"
-        if self._evaluations and not self._steps:
+        if self._steps.trouble:
+            return self._steps.trouble.kind
+        if self._evaluations and not self._steps.tasks:
             return "evaluating"
         return "paused" if self._paused else "training"
 
@@ -149,109 +209,110 @@ class TrainJob:
             last=None,
         )
 
-    async def _train(self, spec: JobSpec) -> None:
+    async def _train(self) -> None:
         """Opens steps until all are done, the job is stopped, or its history is long enough."""
         if self._version == 0 and not self._committed.evaluations:
-            self._evaluate(spec, self._committed.recent[-1])
+            self._evaluate(self._committed.recent[-1])
             await self._settled()
         while True:
             await workflow.wait_condition(
-                lambda: self._may_open(spec) or self._ended() or self._drained(spec)
+                lambda: self._may_open() or self._ended() or self._drained() or self._blocks_the_end()
             )
             self._raise_failures()
-            if self._may_open(spec):
-                self._open_step(spec)
-            elif self._drained(spec):
-                if self._stopping or self._committed.next_step == spec.steps:
+            if self._may_open():
+                self._open_step()
+            elif self._blocks_the_end():
+                await self._give_up_steps()
+            elif self._drained():
+                if self._stopping or self._committed.next_step == self._spec.steps:
                     return
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(args=[spec.model_dump(mode="json"), self._carried()])
+                assert self._given is not None
+                workflow.continue_as_new(args=[self._given.model_dump(mode="json"), self._carried()])
 
-    def _opens_no_more(self, spec: JobSpec) -> bool:
+    def _opens_no_more(self) -> bool:
         return (
             self._stopping
-            or self._committed.next_step >= spec.steps
+            or self._committed.next_step >= self._spec.steps
             or workflow.info().is_continue_as_new_suggested()
         )
 
-    def _may_open(self, spec: JobSpec) -> bool:
+    def _may_open(self) -> bool:
         ahead = self._committed.next_step - self._version
-        return not self._opens_no_more(spec) and not self._paused and ahead <= spec.max_staleness
+        return not self._opens_no_more() and not self._paused and ahead <= self._spec.max_staleness
 
-    def _drained(self, spec: JobSpec) -> bool:
+    def _drained(self) -> bool:
         """Nothing is open, and nothing will be: children left open would not survive continue-as-new."""
-        return self._opens_no_more(spec) and not self._steps and not self._evaluations
+        return self._opens_no_more() and not self._steps.tasks and not self._evaluations
+
+    def _blocks_the_end(self) -> bool:
+        return self._stopping and bool(self._steps.paused)
+
+    async def _give_up_steps(self) -> None:
+        """Ends the open steps untrained: the first is paused, and the others wait for it."""
+        assert self._steps.trouble is not None
+        self._untrained = (
+            f"{self._steps.trouble.reason}; given up by `stop`: steps {list(self._steps.numbers)}"
+        )
+        await self._cancel(self._steps.tasks)
+        self._steps.take_ended()
 
     def _ended(self) -> bool:
-        return any(task.done() for task in (*self._steps.values(), *self._evaluations))
+        return any(task.done() for task in (*self._steps.tasks, *self._evaluations))
 
     def _raise_failures(self) -> None:
         """Forgets children that have ended, and raises the failure of one that failed."""
-        steps = [step for step, task in self._steps.items() if task.done()]
-        tasks = [self._steps.pop(step) for step in steps]
+        tasks = self._steps.take_ended()
         tasks += [task for task in self._evaluations if task.done()]
         self._evaluations = [task for task in self._evaluations if not task.done()]
         for task in tasks:
             task.result()
 
     async def _settled(self) -> None:
-        while self._steps or self._evaluations:
+        while self._steps.tasks or self._evaluations:
             await workflow.wait_condition(self._ended)
             self._raise_failures()
 
-    def _open_step(self, spec: JobSpec) -> None:
-        step = self._committed.next_step
-        self._state = self._committed.model_copy(update={"next_step": step + 1})
-        self._steps[step] = asyncio.create_task(self._run_step(spec, step))
-
-    async def _run_step(self, spec: JobSpec, step: int) -> None:
-        trained = self._revision(step)
-        generating = self._revision(max(0, step - spec.max_staleness))
+    def _open_step(self) -> None:
+        step, state = self._committed.next_step, self._committed
+        self._state = state.model_copy(update={"next_step": step + 1})
+        generating = self._revision(max(0, step - self._spec.max_staleness))
         assert generating is not None
-        handle = await workflow.start_child_workflow(
-            TrainStep.run,
-            StepInput(
-                spec=spec,
-                started=self._committed.started,
-                step=step,
-                lead=step - self._version,
-                generating=generating,
-                training=trained,
-            ),
-            id=spec.key.step_id(step),
+        assert self._given is not None
+        data = StepInput(
+            spec=self._given,
+            started=state.started,
+            step=step,
+            lead=step - self._version,
+            generating=generating,
+            training=self._revision(step),
+            settings=state.settings,
+            protocol=self._protocol,
         )
-        turn = asyncio.create_task(self._give_turn(handle, step)) if trained is None else None
-        try:
-            self._commit(spec, await handle)
-        finally:
-            if turn is not None:
-                turn.cancel()
+        self._steps.open(data, lambda: self._turn(step), self._commit)
 
-    async def _give_turn(
-        self, handle: workflow.ChildWorkflowHandle[TrainStep, StepResult], step: int
-    ) -> None:
-        await workflow.wait_condition(lambda: self._version >= step)
+    def _turn(self, step: int) -> Turn | None:
         revision = self._revision(step)
-        assert revision is not None
-        await handle.signal(TrainStep.turn, revision)
+        return (revision, self._committed.settings) if revision else None
 
     def _revision(self, version: int) -> AdapterRevision | None:
         """A committed revision that an open step may need; None when it is not committed yet."""
         return next((one for one in self._committed.recent if one.version == version), None)
 
-    def _commit(self, spec: JobSpec, result: StepResult) -> None:
-        recent = (*self._committed.recent, result.revision)[-(spec.max_staleness + 1) :]
+    def _commit(self, result: StepResult) -> None:
+        recent = (*self._committed.recent, result.revision)[-(self._spec.max_staleness + 1) :]
         self._state = self._committed.model_copy(update={"recent": recent, "last": result})
-        every, version = spec.evaluation.every, result.revision.version
-        if every and version % every == 0 and version < spec.steps:
-            self._evaluate(spec, result.revision)
+        every, version = self._spec.evaluation.every, result.revision.version
+        if every and version % every == 0 and version < self._spec.steps:
+            self._evaluate(result.revision)
 
-    def _evaluate(self, spec: JobSpec, revision: AdapterRevision) -> None:
+    def _evaluate(self, revision: AdapterRevision) -> None:
         """Begins the evaluation of a revision; training does not wait for it."""
-        if spec.evaluation.prompts:
-            self._evaluations.append(asyncio.create_task(self._run_evaluation(spec, revision)))
+        if self._spec.evaluation.prompts:
+            self._evaluations.append(asyncio.create_task(self._run_evaluation(revision)))
 
-    async def _run_evaluation(self, spec: JobSpec, revision: AdapterRevision) -> None:
+    async def _run_evaluation(self, revision: AdapterRevision) -> None:
+        spec = with_settings(self._spec, self._committed.settings, revision.version)
         result: EvaluationResult = await workflow.execute_child_workflow(
             Evaluate.run,
             EvaluateInput(spec=spec, started=self._committed.started, revision=revision),
@@ -262,10 +323,10 @@ class TrainJob:
         kept = (*(evaluations[:1] or (result,)), *sorted(later, key=lambda one: one.version)[-1:])
         self._state = self._committed.model_copy(update={"evaluations": kept})
 
-    async def _evaluate_last(self, spec: JobSpec) -> None:
+    async def _evaluate_last(self) -> None:
         evaluations = self._committed.evaluations
         if not evaluations or evaluations[-1].version < self._version:
-            self._evaluate(spec, self._committed.recent[-1])
+            self._evaluate(self._committed.recent[-1])
             await self._settled()
 
     async def _end_early(self, spec: JobSpec, *, cancelled: bool) -> None:
@@ -275,7 +336,7 @@ class TrainJob:
         """
         closes = workflow.patched(_CLOSES)
         if cancelled or closes:
-            await self._cancel_children()
+            await self._cancel((*self._steps.tasks, *self._evaluations))
         if not closes:
             return
         committed = await self._close(spec)
@@ -300,11 +361,34 @@ class TrainJob:
             return None
         return closed.version
 
-    async def _cancel_children(self) -> None:
-        tasks = (*self._steps.values(), *self._evaluations)
-        for task in tasks:
+    async def _cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        ending = list(tasks)
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def _set(self, changes: Any) -> tuple[Setting, ...]:
+        settings = self._settings_of(changes)
+        state = self._committed
+        self._state = state.model_copy(update={"settings": (*state.settings, *settings)})
+        self._current = with_settings(self._spec, settings, state.next_step)
+        self._refused = None
+        return settings
+
+    def _settings_of(self, changes: Any) -> tuple[Setting, ...]:
+        """What changes would be from the step on that they would act from.
+
+        Raises:
+            InvalidJobSpec: when they can't be made.
+        """
+        if self._state is None:
+            raise InvalidJobSpec("the job has not started yet; set values in its spec, or wait for version 0")
+        return settle(
+            self._spec,
+            changes,
+            untrained=self._steps.first_untrained(self._version),
+            undispatched=self._state.next_step,
+        )
 
     def _carried(self) -> JobState:
         return self._committed.model_copy(update={"paused": self._paused, "stopping": self._stopping})

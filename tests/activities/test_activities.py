@@ -25,6 +25,7 @@ from marlaas.schemas.events import (
     GroupAssignment,
     InitialiseInput,
     RewardInput,
+    RewardResult,
     RolloutInput,
     SelectInput,
     SnapshotInput,
@@ -76,13 +77,17 @@ class Cluster:
         )
         await ActivityEnvironment().run(activities.rollout, data)
 
-    async def reward(self, groups: tuple[GroupAssignment, ...], samples: int = 3) -> None:
+    async def reward(
+        self, groups: tuple[GroupAssignment, ...], samples: int = 3, round: int = 0
+    ) -> RewardResult:
         activities = RewardActivities(self.datasets, self.storage.log, self.scorer, groups_at_once=2)
-        data = RewardInput(spec=self.job.spec, dataset=self.job.dataset, groups=groups, samples=samples)
-        await ActivityEnvironment().run(activities.reward, data)
+        data = RewardInput(
+            spec=self.job.spec, dataset=self.job.dataset, groups=groups, samples=samples, round=round
+        )
+        return await ActivityEnvironment().run(activities.reward, data)
 
-    async def selected(self, groups: tuple[str, ...]) -> Batch:
-        data = SelectInput(spec=self.job.spec, step=0, groups=groups)
+    async def selected(self, groups: tuple[str, ...], round: int = 0) -> Batch:
+        data = SelectInput(spec=self.job.spec, step=0, groups=groups, round=round)
         result = await self.environment.run(self.select.select_batch, data)
         again = await self.environment.run(self.select.select_batch, data)
         assert result == again
@@ -172,14 +177,49 @@ async def test_failed_samples_have_weight_0_and_are_counted(cluster: Cluster) ->
     assert batch.rewards.tolist() == [0.25, 0.0, 0.25, 0.25, 0.25, 0.25]
 
 
+async def test_another_round_scores_only_what_failed_and_takes_the_place_of_the_first(
+    cluster: Cluster,
+) -> None:
+    await cluster.rollout(cluster.rollout_input(await cluster.base()))
+    first_group = {str(one.seed % 97) for one in cluster.sampler.calls[0].groups[0].samples}
+    scored: list[str] = []
+
+    def failing(row: object, completion: str) -> Score:
+        scored.append(completion)
+        failed = completion in first_group and completion != min(first_group)
+        return Score(reward=None, failure="down") if failed else Score(reward=0.25, failure=None)
+
+    cluster.scorer = ListedScorer(failing)
+    result = await cluster.reward(assignments(0))
+    assert (result.failed_samples, result.failed_groups, result.varied_groups) == (2, 1, 0)
+    before = await cluster.selected(GROUPS)
+    scored.clear()
+    cluster.scorer = ListedScorer(lambda row, completion: Score(reward=float(completion), failure=None))
+    result = await cluster.reward(assignments(0), round=1)
+    assert (result.failed_samples, result.failed_groups, result.varied_groups) == (0, 0, 1)
+    after = await cluster.selected(GROUPS, round=1)
+    mended = [0.25 if text == min(first_group) else float(text) for text in _texts(cluster)]
+    assert after.rewards.tolist() == [*mended[:3], 0.25, 0.25, 0.25]
+    assert after.valid.tolist() == [1] * 6
+    assert (await cluster.selected(GROUPS)).to_bytes() == before.to_bytes()
+    await cluster.reward(assignments(0), round=2)
+    assert (await cluster.selected(GROUPS, round=2)).to_bytes() == after.to_bytes()
+    await cluster.storage.log.purge_groups(cluster.job.spec.key, GROUPS, rounds=3)
+    assert await cluster.storage.log.count(cluster.job.spec.key) == 0
+
+
+def _texts(cluster: Cluster) -> list[str]:
+    return [str(one.seed % 97) for group in cluster.sampler.calls[0].groups for one in group.samples]
+
+
 async def test_a_group_with_one_reward_fails_and_keeps_its_place(cluster: Cluster) -> None:
     cluster.sampler.failing = {0, 1}
     await cluster.rollout(cluster.rollout_input(await cluster.base()))
     await cluster.reward(assignments(0))
     scored = await cluster.storage.log.scored(cluster.job.spec.key, GROUPS[0])
     assert scored is not None
-    assert scored[1].status == "failed"
-    assert "1 of 3 samples have a reward" in (scored[1].reason or "")
+    assert scored.status == "failed"
+    assert "1 of 3 samples have a reward" in (scored.reason or "")
     batch = await cluster.selected(GROUPS)
     assert batch.valid.tolist() == [0] * 6
     assert batch.mask[batch.offsets[0] : batch.offsets[1]].tolist() == [0, 0]

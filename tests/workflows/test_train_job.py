@@ -7,7 +7,7 @@ import pytest
 from marlaas.schemas.events import JobProgress, JobResult
 from marlaas.tests.noop_activities import NoopActivities, job, noop_workers, start
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.exceptions import ApplicationError, CancelledError
+from temporalio.exceptions import CancelledError
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -95,20 +95,6 @@ async def test_cancelling_a_job_cancels_its_open_steps(temporal: Client) -> None
             if one.id.startswith("acme/cancelled/")
         ]
     assert left == []
-
-
-async def test_too_many_failed_samples_end_the_job_with_the_reason(temporal: Client) -> None:
-    activities = NoopActivities()
-    activities.failed_samples = 6
-    async with noop_workers(temporal, activities):
-        handle = await start(temporal, job("failing"), "acme/failing")
-        with pytest.raises(WorkflowFailureError) as raised:
-            await handle.result()
-    cause = root_cause(raised.value)
-    assert isinstance(cause, ApplicationError)
-    assert "6 of 10 samples failed" in str(cause)
-    assert "ValueError: no" in str(cause)
-    assert activities.trained == []
 
 
 @pytest.mark.parametrize(
