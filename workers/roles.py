@@ -35,6 +35,7 @@ from .dataset_child import build_dataset_in_child
 from .engine_processes import SamplerProcess, TrainerProcess, engine_environment
 from .reward_pool import RewardPool
 from .scratch import scratch_folder
+from .search_attributes import ensure_search_attributes
 from .settings import Addresses
 
 Role = Literal["control", "cpu", "gpu"]
@@ -123,6 +124,7 @@ async def _running(worker: Worker, ending: asyncio.Event) -> AsyncGenerator[None
 async def _control(
     client: Client, addresses: Addresses, options: WorkerOptions, stack: AsyncExitStack
 ) -> list[Worker]:
+    await ensure_search_attributes(client)
     return [
         Worker(
             client,

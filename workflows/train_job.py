@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError
 
 from ..schemas.events import (
     Candidate,
     ClaimInput,
-    CloseInput,
     EvaluateInput,
     EvaluationResult,
     InitialiseInput,
@@ -27,10 +26,12 @@ from ..schemas.job_spec import InvalidJobSpec, JobSpec
 from ..schemas.manifest import AdapterRevision
 from ..schemas.names import COMMITTED_MEMO
 from ..schemas.settings import Setting, settle, with_settings
-from .activity_calls import CHECK_NAME, CLOSE_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
+from .activity_calls import CHECK_NAME, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
+from .job_end import close_job
 from .job_input import job_input
 from .open_steps import OpenSteps, Turn
+from .search_attributes import Labels, keep_labelled
 
 _CLOSES = "close-job"
 """Patch: jobs that ended before it left their streams."""
@@ -141,19 +142,23 @@ class TrainJob:
             self._current = with_settings(self._given, state.settings, state.next_step)
             self._paused |= state.paused
             self._stopping |= state.stopping
+        labels = asyncio.create_task(keep_labelled(self._labels)) if self._protocol else None
         try:
             if self._state is None:
                 self._state = await self._start(self._given)
             await self._train()
             await self._evaluate_last()
             if workflow.patched(_CLOSES):
-                await self._close(self._given)
+                await close_job(self._given)
         except asyncio.CancelledError:
             await self._end_early(self._given, cancelled=True)
             raise
         except FailureError:
             await self._end_early(self._given, cancelled=False)
             raise
+        finally:
+            if labels is not None:
+                labels.cancel()
         self._finished = True
         return JobResult(
             outcome="completed" if self._version == self._spec.steps else "stopped",
@@ -176,6 +181,16 @@ class TrainJob:
     @property
     def _version(self) -> int:
         return self._committed.recent[-1].version
+
+    def _labels(self) -> Labels:
+        last = self._state.last if self._state else None
+        return Labels(
+            tenant=self._spec.tenant,
+            model=self._spec.model,
+            state=self._phase(),
+            version=self._version if self._state else None,
+            reward=last.metrics.reward_mean if last else None,
+        )
 
     def _phase(self) -> Phase:
         if self._finished:
@@ -339,27 +354,11 @@ class TrainJob:
             await self._cancel((*self._steps.tasks, *self._evaluations))
         if not closes:
             return
-        committed = await self._close(spec)
+        committed = await close_job(spec)
         if committed is None and self._state is not None:
             committed = self._version
         if committed is not None:
             workflow.upsert_memo({COMMITTED_MEMO: committed})
-
-    async def _close(self, spec: JobSpec) -> int | None:
-        """Has the job's stream deleted. A failure to do so is logged, and changes no job's end.
-
-        Returns:
-            The newest committed version, as far as the store has told.
-        """
-        run = workflow.info().first_execution_run_id
-        try:
-            closed = await CLOSE_JOB(spec, CloseInput(key=spec.key, first_run_id=run))
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            workflow.logger.warning("the stream %s is left behind: %s", spec.key.stream, error.cause)
-            return None
-        return closed.version
 
     async def _cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         ending = list(tasks)

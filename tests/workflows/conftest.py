@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from marlaas.workers.search_attributes import ensure_search_attributes
 from marlaas.workflows.plugin import temporal_plugin
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
@@ -28,7 +29,9 @@ async def temporal_server() -> AsyncGenerator[Client]:
         dev_server_log_level="error",
     )
     address = environment.client.service_client.config.target_host
-    yield await Client.connect(address, plugins=[temporal_plugin()])
+    client = await Client.connect(address, plugins=[temporal_plugin()])
+    await ensure_search_attributes(client)
+    yield client
     await environment.shutdown()
 
 
