@@ -262,12 +262,61 @@ def pause(settings: "Settings", job: JobName) -> None:
 
 @app.command(rich_help_panel=_JOBS)
 @with_settings
-def resume(settings: "Settings", job: JobName) -> None:
-    """End a pause."""
+def resume(
+    settings: "Settings",
+    job: JobName,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train to this step, not to the spec's.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="As for `marlaas set`.")
+    ] = None,
+) -> None:
+    """Let a paused job go on, or one that has ended.
+
+    A job that was stopped or cancelled, failed, was terminated or has finished goes on from its
+    newest committed version.
+
+    Examples:
+      marlaas resume acme/sums
+      marlaas resume acme/sums --steps 200 --set optimizer.learning_rate=1e-5
+    """
+    from .terminal.changes import parse_changes
+
+    values = parse_changes(changes or [])
+    if steps is not None:
+        values["steps"] = steps
 
     async def run(client: "Client") -> int:
-        await client.job(job).resume()
-        typer.echo(f"job {job} goes on")
+        ended = await client.job(job).resume(values)
+        typer.echo(f"job {job} goes on" + (" from its newest version" if ended else ""))
+        return 0
+
+    _with_client(settings, run)
+
+
+@app.command("set", rich_help_panel=_JOBS)
+@with_settings
+def set_values(
+    settings: "Settings",
+    job: JobName,
+    changes: Annotated[list[str], typer.Argument(metavar="PATH=VALUE...", help="Fields of the job spec.")],
+) -> None:
+    """Change a job while it runs.
+
+    What training reads acts from the next step that is not trained yet, what sampling reads
+    from the next set of prompts that is not dispatched yet. `marlaas watch` shows both.
+
+    Examples:
+      marlaas set acme/sums optimizer.learning_rate=1e-5
+      marlaas set acme/sums sampling.temperature=0.8 steps=200
+    """
+    from .terminal.changes import parse_changes
+    from .terminal.words import set_to
+
+    values = parse_changes(changes)
+
+    async def run(client: "Client") -> int:
+        for setting in await client.job(job).set(values):
+            typer.echo(set_to(setting))
         return 0
 
     _with_client(settings, run)

@@ -19,14 +19,14 @@ from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapp
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client as TemporalClient
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .jobs.adapter_export import ExportedAdapter, export_adapter
@@ -44,17 +44,21 @@ from .jobs.job_file import read_job_file
 from .jobs.observer import JobObserver
 from .jobs.outages import is_outage, unreachable
 from .jobs.recent_rewards import RecentRewards
+from .jobs.resuming import resumable_spec
 from .jobs.snapshot import JobSnapshot
 from .jobs.watching import watch
 from .schemas.events import JobResult, StepResult
 from .schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
 from .schemas.manifest import EvaluationDocument, StepMetrics
 from .schemas.names import TASK_QUEUE, JobKey
+from .schemas.settings import Setting
 from .storage.object_store import ObjectStore
 from .storage.revisions import Revisions
 from .workers.settings import Addresses, Settings, load_settings
 from .workflows.plugin import temporal_plugin
 from .workflows.train_job import TrainJob
+
+T = TypeVar("T")
 
 _AT_ONCE = 16
 _RETRY_SECONDS = 1.0
@@ -250,9 +254,66 @@ class Job:
         """Opens no further step until `resume`. Raises as `stop`."""
         await self._change(self._handle.signal(TrainJob.pause))
 
-    async def resume(self) -> None:
-        """Ends a pause. Raises as `stop`."""
-        await self._change(self._handle.signal(TrainJob.resume))
+    async def set(self, changes: Mapping[str, Any]) -> tuple[Setting, ...]:
+        """Gives fields of the spec that may change while the job runs other values.
+
+        Args:
+            changes: values by path, for example `{"optimizer.learning_rate": 1e-5}`; see
+                `schemas.settings.SETTABLE`.
+
+        Returns:
+            Each with the first step that it holds for.
+
+        Raises:
+            InvalidJobSpec: when a path may not be set, or a value is not allowed; nothing is changed then.
+            JobOver: when the job has ended.
+            JobNotFound: when Temporal has no such job.
+        """
+        update = self._handle.execute_update(  # pyright: ignore[reportUnknownMemberType]
+            TrainJob.set_now, dict(changes)
+        )
+        try:
+            return await self._change(update)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            raise InvalidJobSpec(
+                cause.message if isinstance(cause, ApplicationError) else str(cause)
+            ) from error
+
+    async def resume(self, changes: Mapping[str, Any] | None = None) -> bool:
+        """Ends a pause; a job that has ended goes on from its newest version.
+
+        Args:
+            changes: as for `set`, made before it goes on; `{"steps": n}` lets a finished job train longer.
+
+        Returns:
+            Whether the job had ended.
+
+        Raises:
+            InvalidJobSpec: when a change is not allowed; nothing is changed then.
+            JobError: when all steps are trained, or no version is committed.
+        """
+        changes = dict(changes or {})
+        try:
+            over = (await self.progress()).is_over
+        except JobNotFound:  # Temporal forgets; the store does not
+            over = True
+        if not over:
+            if changes:
+                await self.set(changes)
+            await self._change(self._handle.signal(TrainJob.resume))
+            return False
+        spec = await resumable_spec(self._client.revisions, self.key, changes)
+        with self._client.reaching_temporal():
+            await self._client.temporal.start_workflow(
+                TrainJob.run,
+                args=[spec.model_dump(mode="json"), {"resume": changes}],
+                id=self.key.workflow_id,
+                task_queue=TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            )
+        return True
 
     async def cancel(self) -> None:
         """Ends the job now: what open steps sampled is not trained on. Raises as `stop`."""
@@ -354,10 +415,10 @@ class Job:
             f"`job:`, or see this one with `marlaas watch {self.key}`"
         )
 
-    async def _change(self, change: Coroutine[Any, Any, None]) -> None:
+    async def _change(self, change: Coroutine[Any, Any, T]) -> T:
         try:
             with self._client.reaching_temporal():
-                await change
+                return await change
         except ServiceUnreachable as error:
             cause = error.__cause__
             if not isinstance(cause, RPCError) or cause.status != RPCStatusCode.NOT_FOUND:

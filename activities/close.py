@@ -23,8 +23,7 @@ class CloseActivities:
         deletes nothing, since the stream is another run's. Whoever still publishes or reads is told
         `StreamMissing`; no publish makes a stream.
         """
-        claim = await self._revisions.job(data.key)
-        if claim is None or claim.first_run_id != data.first_run_id:
+        if await self._revisions.owner(data.key, data.epoch) != data.first_run_id:
             return ClosedJob(version=None)
-        await self._log.delete_stream(data.key)
+        await self._log.delete_stream(data.key.in_epoch(data.epoch))
         return ClosedJob(version=await self._revisions.latest_version(data.key))

@@ -32,7 +32,7 @@ class EvaluationActivities:
         Raises:
             MissingTrajectories: when a group is not on the stream whole and no document exists.
         """
-        key, version = data.spec.key, data.revision.version
+        key, version = data.key, data.revision.version
         indices = range(data.dataset.held_out)
         sampled = [evaluation_group(version, index, greedy=False) for index in indices]
         greedy = [evaluation_group(version, index, greedy=True) for index in indices]
@@ -66,14 +66,14 @@ class EvaluationActivities:
         )
 
     async def _scored(self, data: SummariseInput, groups: list[str]) -> list[ScoredGroup]:
-        found = await asyncio.gather(*(self._log.scored(data.spec.key, group) for group in groups))
+        found = await asyncio.gather(*(self._log.scored(data.key, group) for group in groups))
         missing = [group for group, one in zip(groups, found, strict=True) if one is None]
         if missing:
-            raise MissingTrajectories(f"job {data.spec.key}: group {missing[0]} is not on the stream")
+            raise MissingTrajectories(f"job {data.key}: group {missing[0]} is not on the stream")
         return [one for one in found if one is not None]
 
     async def _completions(self, data: SummariseInput, groups: list[str]) -> tuple[tuple[int, ...], ...]:
-        found = await asyncio.gather(*(self._log.trajectories(data.spec.key, group, 1) for group in groups))
+        found = await asyncio.gather(*(self._log.trajectories(data.key, group, 1) for group in groups))
         return tuple(
             tuple(token for token, produced in zip(one.token_ids, one.mask, strict=True) if produced)
             for _, one in (trajectories[0] for trajectories in found)

@@ -55,7 +55,7 @@ class RewardActivities:
             UnusableReward: when the reward cannot be loaded; it could when the job started.
             ChangedReward: when the reward's code is not what the job started with.
         """
-        dataset = await self._datasets.get(data.spec.key.bucket, data.dataset)
+        dataset = await self._datasets.get(data.key.bucket, data.dataset)
         begun = time.time()
         done = 0
 
@@ -79,7 +79,7 @@ class RewardActivities:
         )
 
     async def _score(self, data: RewardInput, assignment: GroupAssignment, row: Row) -> ScoredGroup:
-        key = data.spec.key
+        key = data.key
         before = await self._log.last_scored(key, assignment.group, data.round)
         if before is not None and (before.round == data.round or not before.failed_scores):
             return before

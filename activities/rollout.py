@@ -70,7 +70,7 @@ class RolloutActivities:
         self, data: RolloutInput, dataset: Dataset, assignment: GroupAssignment
     ) -> PromptGroup:
         """The samples of a group that no attempt has published yet."""
-        present = await self._log.present_samples(data.spec.key, assignment.group)
+        present = await self._log.present_samples(data.key, assignment.group)
         return PromptGroup(
             group=assignment.group,
             messages=dataset.row(assignment.prompt_index).messages,
@@ -86,7 +86,7 @@ class RolloutActivities:
             _trajectory(data, sampled.group, prompt_index, sampled.prompt_ids, completion)
             for completion in sampled.completions
         ]
-        await asyncio.gather(*(self._log.publish(data.spec.key, one) for one in trajectories))
+        await asyncio.gather(*(self._log.publish(data.key, one) for one in trajectories))
 
 
 def _trajectory(

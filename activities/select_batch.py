@@ -30,7 +30,7 @@ class SelectActivities:
         Raises:
             MissingTrajectories: when a group of the set is not on the stream whole.
         """
-        key = data.spec.key
+        key = data.key
         groups = await asyncio.gather(
             *(_scored_group(self._log, key, group, data.round) for group in data.groups)
         )

@@ -32,7 +32,9 @@ class SnapshotActivities:
             ConflictingCommit: when the version was committed from another parent or by another run.
         """
         spec, candidate, run = data.spec, data.candidate, data.first_run_id
-        claim = run and JobDocument(spec=spec, spec_digest=spec.digest, first_run_id=run)
+        claim = run and JobDocument(
+            spec=spec, spec_digest=spec.digest, first_run_id=run, dataset=data.dataset
+        )
         revision, _ = await self._revisions.commit(
             Manifest(
                 key=spec.key,
@@ -45,10 +47,11 @@ class SnapshotActivities:
                 metrics=candidate.metrics,
                 fingerprint=candidate.fingerprint,
                 settings=data.settings,
+                epoch=data.epoch,
                 claim=claim or None,
             )
         )
         if candidate.version == 0:
             await self._log.ensure_stream(spec.key)
-        await self._log.purge_groups(spec.key, data.groups, data.rounds)
+        await self._log.purge_groups(spec.key.in_epoch(data.epoch), data.groups, data.rounds)
         return revision

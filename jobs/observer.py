@@ -97,7 +97,7 @@ class JobObserver:
             {
                 "job": self._key,
                 "status": status,
-                "steps": spec.steps if spec else None,
+                "steps": result.steps if result and result.steps else spec and spec.steps,
                 "started": description.start_time,
                 "ended": description.close_time,
                 "progress": None,
@@ -159,6 +159,7 @@ class JobObserver:
         waiting = {one.queue for one in pending if not one.running}
         unpolled = [*unserved, *await self._unpolled(waiting - {TASK_QUEUE})]
         progress = answers.get(job.id)
+        own = _own_troubles(job.id, progress)
         unanswered = [_no_answer(job.id)] if progress is None and job.id not in silent else []
         return {
             "progress": progress,
@@ -171,7 +172,8 @@ class JobObserver:
                 for number, answer, sampled in _open(workflows, EvaluationProgress, answers, pending)
             ),
             "pending": tuple(pending),
-            "problems": (*stuck, *unpolled, *unanswered, *_retrying(pending)),
+            "problems": (*stuck, *own, *unpolled, *unanswered, *_retrying(pending)),
+            **({"steps": progress.steps} if isinstance(progress, JobProgress) and progress.steps else {}),
         }
 
     async def _children(self, ids: Iterable[str]) -> list[WorkflowExecutionDescription]:
@@ -215,6 +217,19 @@ def _call_for(queue: str) -> str:
     if role is None:
         return "no worker is polling it"
     return f"no {role} worker is polling it; start one with `marlaas worker --role {role}`"
+
+
+def _own_troubles(job: str, progress: Contract | None) -> list[Problem]:
+    """What a job says that keeps it from going on."""
+    if not isinstance(progress, JobProgress):
+        return []
+    troubles: list[Problem] = []
+    if progress.reason is not None:
+        kind = "stalled" if progress.state == "stalled" else "paused"
+        troubles.append(Problem(kind=kind, where=job, message=progress.reason))
+    if progress.refused is not None:
+        troubles.append(Problem(kind="refused", where=job, message=f"`set`: {progress.refused}"))
+    return troubles
 
 
 def _no_answer(job: str) -> Problem:

@@ -63,12 +63,13 @@ class Problem(Contract):
 
     Attributes:
         kind: `stuck`: a workflow task fails again and again; `retrying`: so does an activity;
-            `no worker`: nobody polls a task queue; `no answer`: a server or workflow says nothing.
+            `no worker`: nobody polls a task queue; `no answer`: a server or workflow says nothing;
+            `paused`, `stalled`: what the job itself says of a step; `refused`: of a signal.
         where: a workflow's id, an activity's place, a queue or a server.
         message: the reason, and what to do where that is known.
     """
 
-    kind: Literal["stuck", "retrying", "no worker", "no answer"]
+    kind: Literal["stuck", "retrying", "no worker", "no answer", "paused", "stalled", "refused"]
     where: str
     message: str
 

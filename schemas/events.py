@@ -45,10 +45,23 @@ class Candidate(Contract):
     fingerprint: Fingerprint
 
 
+class ReopenInput(Contract):
+    """Lets a job go on that has ended.
+
+    Attributes:
+        spec: that it was started with.
+        first_run_id: of the TrainJob that goes on.
+    """
+
+    spec: JobSpec
+    first_run_id: str
+
+
 class Started(Contract):
     """What the steps of a job share once it has started.
 
     Attributes:
+        epoch: how often the job was resumed after its end.
         fingerprint: of the worker that made version 0.
         adapter: of version 0, the reference of a KL penalty against the start; None in jobs that began
             before there were such penalties.
@@ -57,6 +70,7 @@ class Started(Contract):
     dataset: DatasetRef
     fingerprint: Fingerprint
     adapter: BlobRef | None = None
+    epoch: Annotated[int, Field(ge=0)] = 0
 
 
 class GroupAssignment(Contract):
@@ -81,6 +95,10 @@ class RolloutInput(Contract):
     groups: tuple[GroupAssignment, ...]
     samples: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0)]
+
+    @property
+    def key(self) -> JobKey:
+        return self.spec.key.in_epoch(self.started.epoch)
 
 
 class Span(Contract):
@@ -115,6 +133,11 @@ class RewardInput(Contract):
     groups: tuple[GroupAssignment, ...]
     samples: Annotated[int, Field(ge=1)]
     round: Annotated[int, Field(ge=0)] = 0
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def key(self) -> JobKey:
+        return self.spec.key.in_epoch(self.epoch)
 
 
 class RewardResult(Contract):
@@ -145,6 +168,11 @@ class SelectInput(Contract):
     step: Annotated[int, Field(ge=0)]
     groups: tuple[str, ...]
     round: Annotated[int, Field(ge=0)] = 0
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def key(self) -> JobKey:
+        return self.spec.key.in_epoch(self.epoch)
 
 
 class SelectedBatch(Contract):
@@ -171,6 +199,7 @@ class SnapshotInput(Contract):
 
     Attributes:
         first_run_id: of the TrainJob, for which version 0 claims the job's name; None for other versions.
+        dataset: likewise, of version 0 only.
         spec: that the job was started with.
         settings: made since, that held for the step.
         rounds: in which the groups were scored.
@@ -180,6 +209,8 @@ class SnapshotInput(Contract):
     candidate: Candidate
     groups: tuple[str, ...]
     first_run_id: str | None = None
+    dataset: DatasetRef | None = None
+    epoch: Annotated[int, Field(ge=0)] = 0
     settings: tuple[Setting, ...] = ()
     rounds: Annotated[int, Field(ge=1)] = 1
 
@@ -189,6 +220,7 @@ class CloseInput(Contract):
 
     key: JobKey
     first_run_id: str
+    epoch: Annotated[int, Field(ge=0)] = 0
 
 
 class ClosedJob(Contract):
@@ -207,6 +239,11 @@ class SummariseInput(Contract):
     spec: JobSpec
     dataset: DatasetRef
     revision: AdapterRevision
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def key(self) -> JobKey:
+        return self.spec.key.in_epoch(self.epoch)
 
 
 class EvaluationResult(Contract):
@@ -342,12 +379,14 @@ class JobResult(Contract):
         outcome: `completed` after all steps, `stopped` after the signal `stop`.
         evaluations: of the first and the last version, when evaluation is on; what was evaluated
             between them is in the object store.
+        steps: that the job was to train at its end; None in results of before there was such a field.
         untrained: why steps whose prompts were dispatched have not been trained, if there are such.
     """
 
     outcome: Literal["completed", "stopped"]
     revision: AdapterRevision
     evaluations: tuple[EvaluationResult, ...]
+    steps: int | None = None
     untrained: str | None = None
 
 

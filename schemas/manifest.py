@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from .contract import BlobRef, Contract, Digest, Document
+from .dataset import DatasetRef
 from .job_spec import JobSpec
 from .names import JobKey
 from .settings import Setting
@@ -115,11 +116,27 @@ class JobDocument(Document):
 
     Attributes:
         first_run_id: of the TrainJob workflow's first run; continue-as-new and retries keep it.
+        dataset: of the job; None in jobs that began before there was such a field.
     """
 
     spec: JobSpec
     spec_digest: Digest
     first_run_id: str
+    dataset: DatasetRef | None = None
+
+
+class EpochDocument(Document):
+    """A job that has ended goes on: whoever puts the document of the next epoch is its only run.
+
+    Attributes:
+        epoch: from 1; a job is in epoch 0 until it is first resumed.
+        first_run_id: of the TrainJob that goes on.
+        version: newest committed when the epoch began.
+    """
+
+    epoch: Annotated[int, Field(ge=1)]
+    first_run_id: str
+    version: Annotated[int, Field(ge=0)]
 
 
 class Manifest(Document):
@@ -132,6 +149,7 @@ class Manifest(Document):
         batch: trained on to get here; None for version 0.
         spec_digest: of the spec that the job was started with.
         settings: made since, that held for the step.
+        epoch: of the run that committed the version: how often the job was resumed after its end.
         metrics: of the step that led here; None for version 0.
         fingerprint: of the worker that computed the version.
     """
@@ -146,6 +164,7 @@ class Manifest(Document):
     metrics: StepMetrics | None
     fingerprint: Fingerprint
     settings: tuple[Setting, ...] = ()
+    epoch: Annotated[int, Field(ge=0)] = 0
     claim: JobDocument | None = None
 
 

@@ -1,5 +1,9 @@
 """Every name that two parts of the system must agree on: workflow ids, groups, subjects, object keys."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from .contract import Contract, Digest, Label, TenantLabel
 
 TASK_QUEUE = "marlaas"
@@ -41,26 +45,35 @@ class JobKey(Contract):
         return f"marlaas-{self.tenant}"
 
     @property
+    def _place(self) -> str:
+        """The job, as its stream's name and subjects have it."""
+        return self.job
+
+    def in_epoch(self, epoch: int) -> "JobKey":
+        """The same job, with the stream of an epoch."""
+        return EpochKey(tenant=self.tenant, job=self.job, epoch=epoch) if epoch else self
+
+    @property
     def stream(self) -> str:
         """Name of the job's JetStream stream. '_' is in no DNS label, so no two jobs share a name."""
-        return f"marlaas_{self.tenant}_{self.job}"
+        return f"marlaas_{self.tenant}_{self._place}"
 
     @property
     def subjects(self) -> str:
         """Filter that matches every subject of the job."""
-        return f"marlaas.{self.tenant}.{self.job}.>"
+        return f"marlaas.{self.tenant}.{self._place}.>"
 
     def trajectory_subject(self, group: str, sample: int) -> str:
-        return f"marlaas.{self.tenant}.{self.job}.trajectory.{group}.{sample}"
+        return f"marlaas.{self.tenant}.{self._place}.trajectory.{group}.{sample}"
 
     def trajectory_filter(self, group: str) -> str:
         """Matches the trajectories of every sample of a group."""
-        return f"marlaas.{self.tenant}.{self.job}.trajectory.{group}.*"
+        return f"marlaas.{self.tenant}.{self._place}.trajectory.{group}.*"
 
     def scored_subject(self, group: str, round: int) -> str:
         """Where a group's scores of a round of scoring stand; the first round is 0."""
         later = f".{round}" if round else ""
-        return f"marlaas.{self.tenant}.{self.job}.scored.{group}{later}"
+        return f"marlaas.{self.tenant}.{self._place}.scored.{group}{later}"
 
     @property
     def job_document(self) -> str:
@@ -72,6 +85,22 @@ class JobKey(Contract):
 
     def evaluation_key(self, version: int) -> str:
         return f"jobs/{self.job}/evaluations/{version:08d}.json"
+
+    def epoch_key(self, epoch: int) -> str:
+        return f"jobs/{self.job}/epochs/{epoch:08d}.json"
+
+
+class EpochKey(JobKey):
+    """A job that was resumed after its end: each epoch has a stream of its own.
+
+    So an attempt of an earlier epoch finds no stream, and can neither publish nor read.
+    """
+
+    epoch: Annotated[int, Field(ge=1)]
+
+    @property
+    def _place(self) -> str:
+        return f"{self.job}_{self.epoch}"
 
 
 COMMITTED_MEMO = "committed"

@@ -5,7 +5,7 @@ import hashlib
 from typing import TypeVar
 
 from ..schemas.contract import BlobRef, Digest, Document
-from ..schemas.manifest import AdapterRevision, EvaluationDocument, JobDocument, Manifest
+from ..schemas.manifest import AdapterRevision, EpochDocument, EvaluationDocument, JobDocument, Manifest
 from ..schemas.names import JobKey, blob_key
 from .documents import UnreadableDocument, decode
 from .object_store import MissingBlob, ObjectStore
@@ -34,6 +34,32 @@ class Revisions:
             return base and base.claim
         return await self._document(JobDocument, key.bucket, key.job_document)
 
+    async def owner(self, key: JobKey, epoch: int) -> str | None:
+        """The first run of a job in an epoch; None when there is none."""
+        if epoch == 0:
+            claim = await self.job(key)
+            return claim.first_run_id if claim else None
+        begun = await self._document(EpochDocument, key.bucket, key.epoch_key(epoch))
+        return begun.first_run_id if begun else None
+
+    async def begin_epoch(self, key: JobKey, first_run_id: str, version: int) -> int:
+        """Makes a run the one that goes on with a job that has ended. May be repeated, by the same run.
+
+        Args:
+            version: newest committed.
+
+        Returns:
+            The number of the run's epoch.
+        """
+        epoch = 1
+        while True:
+            document = EpochDocument(epoch=epoch, first_run_id=first_run_id, version=version)
+            stored = await self._put_once(key.bucket, key.epoch_key(epoch), document)
+            found = decode(EpochDocument, stored, f"{key.bucket}/{key.epoch_key(epoch)}")
+            if found.first_run_id == first_run_id:
+                return epoch
+            epoch += 1
+
     async def commit(self, manifest: Manifest) -> tuple[AdapterRevision, Manifest]:
         """Makes a policy version exist. May be repeated, by anyone, with the effect of once.
 
@@ -46,13 +72,22 @@ class Revisions:
         Raises:
             MissingBlob: when a blob that the manifest names is not in the store as named.
             ConflictingCommit: when the manifest's parent is not the committed previous version, when
-                another parent or spec is committed under this version, or the name is another run's.
+                another parent or spec is committed under this version, when the name is another run's, or
+                the job was resumed in a later epoch. An attempt that passes this last check just before the
+                epoch begins may still win the put: the later epoch then goes on from what it committed.
         """
         key, version = manifest.key, manifest.version
         blobs = [blob for blob in (manifest.adapter, manifest.optimizer, manifest.batch) if blob is not None]
-        parent, *_ = await asyncio.gather(
-            self._manifest_digest(key, version - 1), *(self._check_blob(key.bucket, blob) for blob in blobs)
+        parent, later, *_ = await asyncio.gather(
+            self._manifest_digest(key, version - 1),
+            self.owner(key, manifest.epoch + 1),
+            *(self._check_blob(key.bucket, blob) for blob in blobs),
         )
+        if later is not None:
+            raise ConflictingCommit(
+                f"{key} version {version} belongs to epoch {manifest.epoch}, and the job was resumed since: "
+                f"run {later} goes on with it"
+            )
         if manifest.parent != parent:
             raise ConflictingCommit(
                 f"{key} version {version} has the parent {manifest.parent}, but version {version - 1} is "
@@ -86,9 +121,18 @@ class Revisions:
 
     async def latest_version(self, key: JobKey) -> int | None:
         """The newest committed version; None before version 0. Lists all of them: not for every step."""
-        folder = key.manifest_key(0).rpartition("/")[0] + "/"
-        keys = await self._store.list_keys(key.bucket, folder)
-        return int(keys[-1].removeprefix(folder).removesuffix(".json")) if keys else None
+        versions = await self._versions(key.bucket, key.manifest_key(0))
+        return versions[-1] if versions else None
+
+    async def evaluated_versions(self, key: JobKey) -> list[int]:
+        """The versions that have an evaluation, ascending."""
+        return await self._versions(key.bucket, key.evaluation_key(0))
+
+    async def _versions(self, bucket: str, example: str) -> list[int]:
+        """The versions of documents that are named as the example is."""
+        folder = example.rpartition("/")[0] + "/"
+        keys = await self._store.list_keys(bucket, folder)
+        return [int(key.removeprefix(folder).removesuffix(".json")) for key in keys]
 
     async def put_evaluation(self, document: EvaluationDocument) -> EvaluationDocument:
         """Stores the evaluation of a version. Returns the one that is stored: this, or an earlier one."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..jobs.snapshot import JobSnapshot
-from .words import held_out, number, outcome, position, step_report
+from .words import held_out, number, outcome, position, set_to, step_report
 
 
 class NewsLines:
@@ -13,6 +13,7 @@ class NewsLines:
         self._state = ""
         self._version: int | None = None
         self._evaluated: set[int] = set()
+        self._set = 0
         self._problems: set[tuple[str, str]] = set()
 
     def news(self, snapshot: JobSnapshot) -> Iterator[str]:
@@ -21,6 +22,7 @@ class NewsLines:
         if snapshot.state != self._state and not snapshot.is_over:
             self._state = snapshot.state
             yield f"{name} {snapshot.state}, step {position(snapshot)}"
+        yield from (f"{name} {line}" for line in self._settings(snapshot))
         yield from (f"{name} {line}" for line in self._commits(snapshot))
         yield from (f"{name} {line}" for line in self._evaluations(snapshot))
         yield from (f"{name} {line}" for line in self._new_problems(snapshot))
@@ -39,6 +41,11 @@ class NewsLines:
                 yield f"version {version}: {step_report(last)}"
             elif version > 0 and len(snapshot.rewards) > newest - version:
                 yield f"version {version}: reward {number(snapshot.rewards[version - newest - 1])}"
+
+    def _settings(self, snapshot: JobSnapshot) -> Iterator[str]:
+        settings = snapshot.progress.settings if snapshot.progress else ()
+        yield from map(set_to, settings[self._set :])
+        self._set = max(self._set, len(settings))
 
     def _evaluations(self, snapshot: JobSnapshot) -> Iterator[str]:
         for one in snapshot.evaluations:

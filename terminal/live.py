@@ -11,10 +11,27 @@ from rich.text import Text
 
 from ..jobs.snapshot import JobSnapshot
 from .plot import sparkline
-from .words import count, duration, groups_done, held_out, number, outcome, position, step_phase, step_report
+from .words import (
+    count,
+    duration,
+    groups_done,
+    held_out,
+    number,
+    outcome,
+    position,
+    set_to,
+    step_phase,
+    step_report,
+)
 
 _BAR_WIDTH = 40
-_STYLES = {"stuck": "bold red", "failed": "bold red", "paused": "yellow", "completed": "green"}
+_STYLES = {
+    "stuck": "bold red",
+    "failed": "bold red",
+    "stalled": "red",
+    "paused": "yellow",
+    "completed": "green",
+}
 
 
 async def show_live(snapshots: AsyncIterator[JobSnapshot], console: Console) -> JobSnapshot | None:
@@ -67,6 +84,8 @@ def _figures(snapshot: JobSnapshot, width: int) -> RenderableType:
         )
     for one in snapshot.evaluations:
         rows.add_row("held-out", held_out(one))
+    for setting in snapshot.progress.settings if snapshot.progress else ():
+        rows.add_row("set", set_to(setting))
     return rows
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from ..jobs.snapshot import JobSnapshot, OpenEvaluation, OpenStep
 from ..schemas.events import EvaluationResult, StepProgress, StepResult
+from ..schemas.settings import Setting
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -79,3 +80,8 @@ def outcome(snapshot: JobSnapshot) -> str:
         why = f": {snapshot.failure}" if snapshot.failure not in (None, snapshot.status) else ""
         return f"{snapshot.status}{why}"
     return f"{snapshot.state} at version {snapshot.version}"
+
+
+def set_to(setting: Setting) -> str:
+    """What was set while a job ran, and from where on it acts."""
+    return f"{setting.path} is {setting.value} from step {setting.from_step} on"

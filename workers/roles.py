@@ -19,6 +19,7 @@ from temporalio.worker import Worker
 from ..activities.close import CloseActivities
 from ..activities.datasets import Datasets
 from ..activities.evaluation import EvaluationActivities
+from ..activities.reopen import ReopenActivities
 from ..activities.reward import RewardActivities
 from ..activities.rollout import RolloutActivities
 from ..activities.select_batch import SelectActivities
@@ -153,6 +154,7 @@ async def _cpu(
             task_queue=CPU_QUEUE,
             activities=[
                 start.check_name,
+                ReopenActivities(revisions, log).reopen_job,
                 start.prepare_dataset,
                 SelectActivities(store, log).select_batch,
                 SnapshotActivities(revisions, log).snapshot,

@@ -19,6 +19,8 @@ from ..schemas.events import (
     CloseInput,
     EvaluationResult,
     InitialiseInput,
+    JobState,
+    ReopenInput,
     RewardInput,
     RewardResult,
     RolloutInput,
@@ -81,6 +83,7 @@ class ActivityCall(Generic[Input, Result]):
 
 
 CHECK_NAME = ActivityCall[ClaimInput, None]("claim_job", CPU_QUEUE, type(None))
+REOPEN_JOB = ActivityCall[ReopenInput, JobState]("reopen_job", CPU_QUEUE, JobState)
 PREPARE_DATASET = ActivityCall[JobSpec, DatasetRef]("prepare_dataset", CPU_QUEUE, DatasetRef)
 INITIALISE = ActivityCall[InitialiseInput, Candidate]("initialise", TRAIN_QUEUE, Candidate)
 ROLLOUT = ActivityCall[RolloutInput, RolloutResult]("rollout", SAMPLE_QUEUE, RolloutResult)

@@ -47,7 +47,12 @@ class Evaluate:
         )
         return await SUMMARISE_EVALUATION(
             data.spec,
-            SummariseInput(spec=data.spec, dataset=data.started.dataset, revision=data.revision),
+            SummariseInput(
+                spec=data.spec,
+                dataset=data.started.dataset,
+                revision=data.revision,
+                epoch=data.started.epoch,
+            ),
         )
 
     async def _set(self, data: EvaluateInput, samples: int, temperature: float) -> None:

@@ -86,7 +86,11 @@ async def sample_and_score(
         progress.sampling.append(sampled.sampling)
         progress.rollouts_ended = workflow.now()
         scored: RewardResult = await REWARD(
-            spec, RewardInput(spec=spec, dataset=started.dataset, groups=part, samples=samples), lead=lead
+            spec,
+            RewardInput(
+                spec=spec, dataset=started.dataset, groups=part, samples=samples, epoch=started.epoch
+            ),
+            lead=lead,
         )
         progress.groups_scored += len(part)
         progress.groups_varied += scored.varied_groups
@@ -107,7 +111,14 @@ async def score_again(
     """Gives the samples of a set whose scoring failed another chance, in a round of their own."""
 
     async def one(part: tuple[GroupAssignment, ...]) -> None:
-        data = RewardInput(spec=spec, dataset=started.dataset, groups=part, samples=samples, round=round)
+        data = RewardInput(
+            spec=spec,
+            dataset=started.dataset,
+            groups=part,
+            samples=samples,
+            round=round,
+            epoch=started.epoch,
+        )
         scored: RewardResult = await REWARD(spec, data)
         progress.scoring.append(scored.scoring)
 

@@ -8,16 +8,11 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError
 
 from ..schemas.events import (
-    Candidate,
-    ClaimInput,
     EvaluateInput,
     EvaluationResult,
-    InitialiseInput,
     JobProgress,
     JobResult,
     JobState,
-    SnapshotInput,
-    Started,
     StepInput,
     StepResult,
     Trouble,
@@ -26,10 +21,10 @@ from ..schemas.job_spec import InvalidJobSpec, JobSpec
 from ..schemas.manifest import AdapterRevision
 from ..schemas.names import COMMITTED_MEMO
 from ..schemas.settings import Setting, settle, with_settings
-from .activity_calls import CHECK_NAME, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
 from .job_end import close_job
 from .job_input import job_input
+from .job_start import reopen_job, start_job
 from .open_steps import OpenSteps, Turn
 from .search_attributes import Labels, keep_labelled
 
@@ -134,22 +129,21 @@ class TrainJob:
         Args:
             inputs: the spec as JSON; from continue-as-new also a `JobState`.
         """
-        self._given, state = job_input(inputs)
-        self._current = self._given
+        given = job_input(inputs)
+        self._given = self._current = given.spec
         self._protocol = int(workflow.patched("steps-tell-their-trouble"))
-        if state is not None:
-            self._state = state
-            self._current = with_settings(self._given, state.settings, state.next_step)
-            self._paused |= state.paused
-            self._stopping |= state.stopping
+        if given.state is not None:
+            self._take_up(given.state)
         labels = asyncio.create_task(keep_labelled(self._labels)) if self._protocol else None
         try:
-            if self._state is None:
-                self._state = await self._start(self._given)
+            if given.resumed is not None:
+                await self._reopen(given.resumed)
+            elif self._state is None:
+                self._state = await start_job(self._given)
             await self._train()
             await self._evaluate_last()
             if workflow.patched(_CLOSES):
-                await close_job(self._given)
+                await close_job(self._given, self._committed.started.epoch)
         except asyncio.CancelledError:
             await self._end_early(self._given, cancelled=True)
             raise
@@ -164,6 +158,7 @@ class TrainJob:
             outcome="completed" if self._version == self._spec.steps else "stopped",
             revision=self._committed.recent[-1],
             evaluations=self._committed.evaluations,
+            steps=self._spec.steps,
             untrained=self._untrained,
         )
 
@@ -205,24 +200,22 @@ class TrainJob:
             return "evaluating"
         return "paused" if self._paused else "training"
 
-    async def _start(self, spec: JobSpec) -> JobState:
-        """Fixes the dataset and commits version 0, which claims the name."""
-        run = workflow.info().first_execution_run_id
-        await CHECK_NAME(spec, ClaimInput(spec=spec, first_run_id=run))
-        dataset = await PREPARE_DATASET(spec, spec)
-        candidate: Candidate = await INITIALISE(spec, InitialiseInput(spec=spec, dataset=dataset))
-        base = await SNAPSHOT(
-            spec, SnapshotInput(spec=spec, candidate=candidate, groups=(), first_run_id=run)
-        )
-        return JobState(
-            started=Started(dataset=dataset, fingerprint=candidate.fingerprint, adapter=base.adapter),
-            recent=(base,),
-            next_step=0,
-            paused=False,
-            stopping=False,
-            evaluations=(),
-            last=None,
-        )
+    def _take_up(self, state: JobState) -> None:
+        assert self._given is not None
+        self._state = state
+        self._current = with_settings(self._given, state.settings, state.next_step)
+        self._paused |= state.paused
+        self._stopping |= state.stopping
+
+    async def _reopen(self, changes: dict[str, Any]) -> None:
+        """Goes on from the newest version of a job that has ended."""
+        assert self._given is not None
+        self._take_up(await reopen_job(self._given))
+        if changes:
+            try:
+                self._set(changes)
+            except InvalidJobSpec as error:
+                raise ApplicationError(str(error), type="InvalidJobSpec", non_retryable=True) from None
 
     async def _train(self) -> None:
         """Opens steps until all are done, the job is stopped, or its history is long enough."""
@@ -354,7 +347,7 @@ class TrainJob:
             await self._cancel((*self._steps.tasks, *self._evaluations))
         if not closes:
             return
-        committed = await close_job(spec)
+        committed = await close_job(spec, self._state.started.epoch if self._state else 0)
         if committed is None and self._state is not None:
             committed = self._version
         if committed is not None:

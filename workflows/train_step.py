@@ -160,6 +160,7 @@ class TrainStep:
                 groups=self._names,
                 settings=tuple(one for one in self._settings if one.from_step <= data.step),
                 rounds=self._round + 1,
+                epoch=data.started.epoch,
             ),
         )
         self._phase = "done"
@@ -203,7 +204,13 @@ class TrainStep:
         while True:
             batch: SelectedBatch = await SELECT_BATCH(
                 self._spec,
-                SelectInput(spec=self._spec, step=self._data.step, groups=self._names, round=self._round),
+                SelectInput(
+                    spec=self._spec,
+                    step=self._data.step,
+                    groups=self._names,
+                    round=self._round,
+                    epoch=self._data.started.epoch,
+                ),
             )
             limit = self._spec.rewards.max_failed_share
             if batch.failed_samples <= limit * batch.samples:

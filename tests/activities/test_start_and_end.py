@@ -147,7 +147,7 @@ async def test_what_wakes_after_the_end_makes_no_stream(runs: Runs) -> None:
     base = await runs.commit("run")
     datasets = Datasets(storage.store)
     scorer = ListedScorer(lambda row, text: Score(1.0, None))
-    rewards = RewardActivities(datasets, storage.log, scorer)
+    rewards = RewardActivities(datasets, storage.log, scorer, groups_at_once=2)
     started = Started(dataset=runs.job.dataset, fingerprint=FINGERPRINT)
     rollout = RolloutInput(
         spec=spec, started=started, revision=base, groups=GROUPS, samples=3, temperature=1.0

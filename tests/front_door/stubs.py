@@ -21,6 +21,7 @@ from marlaas.schemas.manifest import AdapterRevision, JobDocument, Manifest
 from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.storage.revisions import Revisions
 from marlaas.tests.noop_activities import METRICS, NoopActivities
+from marlaas.workers.search_attributes import ensure_search_attributes
 from marlaas.workflows.plugin import WORKFLOWS
 from temporalio import activity
 from temporalio.client import Client
@@ -120,6 +121,7 @@ async def workers(
     queues: Sequence[str] = (CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE),
 ) -> AsyncGenerator[None]:
     """A control worker and one worker of each of these queues; heartbeats arrive at once."""
+    await ensure_search_attributes(client)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(Worker(client, task_queue=TASK_QUEUE, workflows=workflows))
         for queue in queues:
