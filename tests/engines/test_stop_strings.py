@@ -42,6 +42,7 @@ TEXT = "Let me see. 3 + 4 = 7 🙂🙃 and 数字 too\n\nThe answer: 7.  \n\nQue
         ["\n\nQ"],
         ["answer"],
         ["swer: 7"],
+        ["answer", "e answer"],
         ["🙂"],
         ["🙃 a"],
         ["数字"],

@@ -160,6 +160,7 @@ def test_micro_batch_splits_give_equal_gradients_in_float32(tiny: BaseModel) -> 
 
 
 def test_what_has_no_advantage_is_not_computed(precise: Policy) -> None:
+    """CASES 85: an empty completion, among others."""
     batch = near_the_policy(precise, odd_batch(), 1.0)
     tokens, _ = precise.train(make_spec(), batch)
     # Trained: all of group 0 but the middle reward, 2 of group 1, 2 of group 2 (one is empty), 2 of group 5.
@@ -180,6 +181,7 @@ class TestSmolLM2:
         return near_the_policy(policy, batch, 0.8, noise=0.0)
 
     def test_logprobs_equal_a_plain_forward_pass(self, policy: Policy, batch: Batch) -> None:
+        """CASES 49."""
         sampling = {"groups_per_step": 3, "samples_per_group": 3, "temperature": 0.8}
         tokens, _ = policy.train(make_spec(sampling=sampling), batch)
         places = PolicyTokens.of(batch, mask_truncated=False).places

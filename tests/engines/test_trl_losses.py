@@ -152,7 +152,9 @@ def test_equal_to_grpo_trainer(
 def test_equal_to_the_correction_for_another_sampler(
     compare: Comparison, kind: str, bounds: dict[str, float], penalty: dict[str, Any]
 ) -> None:
-    """The tokens that a correction masks are in TRL's denominator, which is of all tokens, and in none here;
+    """CASES 53.
+
+    The tokens that a correction masks are in TRL's denominator, which is of all tokens, and in none here;
     so TRL's loss is the smaller one, by the share of tokens that are left. (Its KL term has them too, so with
     masks and a penalty there is no one scale.)"""
     correction = {"kind": kind, **bounds}

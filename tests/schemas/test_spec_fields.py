@@ -57,3 +57,10 @@ def test_as_many_and_as_long_stop_strings_as_allowed() -> None:
     stop = ["x" * 64] * 16
     spec = parse_job_spec({**SPEC, "sampling": {**SPEC["sampling"], "stop": stop}})
     assert spec.sampling.stop == tuple(stop)
+
+
+@pytest.mark.parametrize("field", ["top_p", "top_k", "min_p"])
+def test_sampling_from_a_part_of_the_distribution_is_not_offered(field: str) -> None:
+    """CASES 50: its log-probabilities would be those of another policy than the trainer's."""
+    with pytest.raises(InvalidJobSpec, match=rf"sampling\.{field}"):
+        parse_job_spec({**SPEC, "sampling": {**SPEC["sampling"], field: 0.9}})
