@@ -83,7 +83,7 @@ def resolve(name: str, cache: Path) -> Path:
 
 
 def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> BaseModel:
-    """Loads a frozen base model.
+    """Loads a frozen base model. On a GPU, from then on the process uses deterministic kernels only.
 
     Raises:
         UnusableModel: when the folder holds no causal language model with full attention.
@@ -98,6 +98,8 @@ def load(folder: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float3
         raise UnusableModel(
             f"model folder {folder} has {', '.join(sorted(kinds))} layers; only full attention works"
         )
+    if torch.device(device).type == "cuda":
+        torch.use_deterministic_algorithms(True)  # an operation that can't be is an error, not other bytes
     model = model.eval().requires_grad_(False)
     model.to(torch.device(device))  # pyright: ignore[reportArgumentType]
     return BaseModel(folder, model, tokenizer, _stop_ids(model, tokenizer), digest_of(folder))

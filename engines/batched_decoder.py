@@ -146,8 +146,9 @@ class BatchedDecoder:
         shape = (product.a.shape, product.b.shape)
         if shape not in self._exact_cuts:
             trial = Product(noise(product.a.shape, product.a), noise(product.b.shape, product.b))
-            x = noise((self._slots, product.a.shape[1]), product.a)
-            start = noise((self._slots, product.b.shape[1]), product.b)
+            like = next(self._model.parameters())
+            x = noise((self._slots, product.a.shape[1]), like)
+            start = noise((self._slots, product.b.shape[1]), like)
             self._exact_cuts[shape] = equal_parts(lambda out, i, j: trial.add(x[i:j], out[i:j]), start)
         return self._exact_cuts[shape]
 

@@ -31,15 +31,18 @@ class Product:
 
     def add(self, x: torch.Tensor, out: torch.Tensor, others: torch.Tensor | None = None) -> None:
         """Adds the product of x [rows, in] to out [rows, out], except in rows where `others` is True."""
-        hidden = linear(x, self.a)
+        hidden = linear(x.to(self.a.dtype), self.a)
         if others is not None:
             hidden.masked_fill_(others, 0.0)
-        out.addmm_(hidden, self.b)
+        if out.dtype == self.b.dtype:
+            out.addmm_(hidden, self.b)
+        else:  # added before rounding, as PEFT does
+            out.copy_(torch.addmm(out.to(self.b.dtype), hidden, self.b))
 
 
 @dataclass(frozen=True, eq=False)
 class AdapterWeights:
-    """One adapter revision in the base model's dtype and on its device; equal to itself only.
+    """One adapter revision on the base model's device, float32 or wider; equal to itself only.
 
     Attributes:
         digest: of the file that it was read from.
@@ -67,9 +70,10 @@ def read_adapter(base: BaseModel, digest: str, path: Path, lora: LoraSpec) -> Ad
     check_adapter(tensors, layers, lora)
     products: dict[str, Product] = {}
     broken: list[str] = []
+    dtype = torch.promote_types(base.model.dtype, torch.float32)
     for layer in layers:
         names = tensor_names(layer)
-        a, b = (tensors[name].to(base.model.device, base.model.dtype) for name in names)
+        a, b = (tensors[name].to(base.model.device, dtype) for name in names)
         scaled = (b * lora.scale).t().contiguous()
         broken += [
             name for name, tensor in zip(names, (a, scaled), strict=True) if not tensor.isfinite().all()

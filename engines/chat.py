@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) 
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def completion_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """Decodes a completion for the reward; bytes that form no character become U+FFFD."""
+def completion_text(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> str:
+    """Decodes a completion without its special tokens; bytes that form no character become U+FFFD."""
     text = tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return cast(str, text)

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
+
+import torch
 
 from ..schemas.dataset import Dataset
-from ..schemas.job_spec import SamplingSpec
+from ..schemas.job_spec import Precision, SamplingSpec
 from ..schemas.manifest import Fingerprint
 from . import base_model
 from .base_model import BaseModel, UnusableModel
 from .chat import prompt_ids
+
+_DTYPES: Final[Mapping[Precision, torch.dtype]] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class WrongFingerprint(Exception):
@@ -26,7 +30,7 @@ class ResidentModel:
     def __init__(self, cache: Path, device: str) -> None:
         self._cache = cache
         self._device = device
-        self._name: str | None = None
+        self._loaded: tuple[str, Precision] | None = None
         self._base: BaseModel | None = None
 
     @classmethod
@@ -34,7 +38,7 @@ class ResidentModel:
         """As the worker asks for: folder in MARLAAS_MODELS, torch device in MARLAAS_DEVICE."""
         return cls(Path(variables["MARLAAS_MODELS"]), variables["MARLAAS_DEVICE"])
 
-    def get(self, name: str, expected: Fingerprint | None) -> BaseModel:
+    def get(self, name: str, precision: Precision, expected: Fingerprint | None) -> BaseModel:
         """Loads the model unless it is resident.
 
         Args:
@@ -44,10 +48,11 @@ class ResidentModel:
             UnusableModel: when there is no such model.
             WrongFingerprint: naming what differs.
         """
-        if self._base is None or self._name != name:
+        if self._base is None or self._loaded != (name, precision):
             self._base = None  # freed before the next is loaded: both may not fit
-            self._base = base_model.load(base_model.resolve(name, self._cache), device=self._device)
-            self._name = name
+            folder = base_model.resolve(name, self._cache)
+            self._base = base_model.load(folder, device=self._device, dtype=_DTYPES[precision])
+            self._loaded = name, precision
         if expected is not None:
             _check(self._base.fingerprint, expected)
         return self._base

@@ -17,6 +17,7 @@ from .batched_decoder import BatchedDecoder
 from .batched_lora import AdapterWeights
 from .seating import arrange
 from .slot_cache import PromptState
+from .stop_strings import StopSearch, StopStrings
 from .token_choice import Choice, choose
 
 
@@ -31,6 +32,7 @@ class GroupRequest:
         temperature: 0 is greedy decoding.
         max_tokens: longest completion, at least 1.
         adapter: from `Sampler.load_adapter`.
+        stop: strings, each of which ends a completion when its text holds it.
     """
 
     request: str
@@ -39,6 +41,7 @@ class GroupRequest:
     temperature: float
     max_tokens: int
     adapter: AdapterWeights
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,11 @@ class FinishedSample:
     Attributes:
         request: id of its request.
         sample: index in the request's seeds.
-        token_ids: what was drawn, a stop token included; empty when it failed.
+        token_ids: what was drawn, a stop token or the tokens of a stop string included; empty when it failed.
         logprobs: of every token, natural logarithm, in the distribution that it was drawn from; see
             `token_choice.choose`.
         finish_reason: as in `schemas.trajectory.Trajectory`.
+        text: of the tokens, up to a stop string.
         failure: why it failed; None otherwise.
     """
 
@@ -60,6 +64,7 @@ class FinishedSample:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: Literal["stop", "length", "failed"]
+    text: str = ""
     failure: str | None = None
 
 
@@ -67,6 +72,8 @@ class FinishedSample:
 class _Sample:
     group: GroupRequest
     index: int
+    stop: StopStrings
+    search: StopSearch
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -82,14 +89,15 @@ class _Sample:
         """Appends a drawn token; returns the sample when that ends it."""
         if choice is None:
             failure = f"the logits for token {len(self.token_ids)} of the completion are not finite"
-            return FinishedSample(self.group.request, self.index, [], [], "failed", failure)
+            return FinishedSample(self.group.request, self.index, [], [], "failed", failure=failure)
         self.token_ids.append(choice.token)
         self.logprobs.append(choice.logprob)
-        stopped = choice.token in stop_ids
+        stopped = choice.token in stop_ids or self.search.ends(self.token_ids)
         if not stopped and len(self.token_ids) < self.group.max_tokens:
             return None
         reason = "stop" if stopped else "length"
-        return FinishedSample(self.group.request, self.index, self.token_ids, self.logprobs, reason)
+        text = self.stop.text(self.token_ids)
+        return FinishedSample(self.group.request, self.index, self.token_ids, self.logprobs, reason, text)
 
 
 class Sampler:
@@ -113,6 +121,7 @@ class Sampler:
         self._decoder = BatchedDecoder(base, slots, context)
         self._adapters = AdapterCache(base, adapters)
         self._stop_ids = base.stop_ids
+        self._tokenizer = base.tokenizer
         self._vocabulary = int(base.model.config.vocab_size)
         self._slots, self._context = slots, context
         self._groups: deque[GroupRequest] = deque()
@@ -189,7 +198,8 @@ class Sampler:
     def _start(self, group: GroupRequest) -> list[FinishedSample]:
         """Runs a group's prompt once and draws the first token of all its samples."""
         prompt = self._decoder.prefill(group.prompt_ids, group.adapter)
-        samples = [_Sample(group, index) for index in range(len(group.seeds))]
+        stop = StopStrings(self._tokenizer, group.stop)
+        samples = [_Sample(group, index, stop, StopSearch(stop)) for index in range(len(group.seeds))]
         ends: list[FinishedSample | None] = []
         for first in range(0, len(samples), self._slots):  # in parts, so that a large group's logits fit
             part = samples[first : first + self._slots]

@@ -20,6 +20,7 @@ from ..schemas.job_spec import JobSpec, LoraSpec
 from ..schemas.manifest import StepMetrics
 from .adamw import load_optimizer, save_optimizer, write_initial_state
 from .base_model import BaseModel, UnusableModel
+from .checkpointing import checkpoint_layers
 from .gradients import check_head
 from .learning_signal import (
     PolicyTokens,
@@ -41,12 +42,14 @@ class _Slot:
     """A model with adapter layers of one shape. What they hold is written anew by every step.
 
     Attributes:
+        checkpointing: whether the model's layers are checkpointed.
         model: with its own modules on the base model's weights.
         layers: the base model's linear layers that have an adapter here.
         parameters: the adapter's, by their names in an adapter file, sorted.
     """
 
     lora: LoraSpec
+    checkpointing: bool
     model: PreTrainedModel
     layers: dict[str, nn.Linear]
     parameters: dict[str, nn.Parameter]
@@ -75,7 +78,7 @@ class Trainer:
         Raises:
             UnusableModel: when a target names no linear layer of the model.
         """
-        tensors = initial_adapter(self._fit(lora).layers, lora, seed)
+        tensors = initial_adapter(self._fit(lora, checkpointing=False).layers, lora, seed)
         save_file(tensors, folder / ADAPTER_FILE)
         write_initial_state(tensors, folder / OPTIMIZER_FILE)
 
@@ -134,7 +137,7 @@ class Trainer:
         folder: Path,
     ) -> list[Update] | str:
         """Trains the adapter in the slot and writes it; or says why not, and nothing is written."""
-        slot = self._fit(spec.lora)
+        slot = self._fit(spec.lora, spec.optimizer.gradient_checkpointing)
         adamw = load_optimizer(slot.parameters, spec.optimizer, optimizer)
         outcome = make_updates(slot.model, slot.parameters, adamw, spec, batch, version, signal, start)
         if not isinstance(outcome, str):
@@ -147,7 +150,7 @@ class Trainer:
         self, spec: JobSpec, batch: Batch, tokens: PolicyTokens, adapter: Path, start_adapter: Path | None
     ) -> StartLogprobs:
         """Log-probabilities before the first update; leaves the adapter in the slot."""
-        slot, kl = self._fit(spec.lora), spec.objective.kl
+        slot, kl = self._fit(spec.lora, spec.optimizer.gradient_checkpointing), spec.objective.kl
         reference = proximal = None
         if kl is not None and kl.reference == "base":
             reference = compute_policy_logprobs(self._model, spec, batch, tokens)
@@ -161,17 +164,18 @@ class Trainer:
             proximal = compute_policy_logprobs(slot.model, spec, batch, tokens)
         return StartLogprobs(proximal, reference)
 
-    def _fit(self, lora: LoraSpec) -> _Slot:
+    def _fit(self, lora: LoraSpec, checkpointing: bool) -> _Slot:
         """A model with adapter layers of this shape, without gradients."""
-        if self._slot is None or self._slot.lora != lora:
-            self._slot = None  # freed before the next is made
-            self._slot = _make_slot(self._model, lora)
-        for parameter in self._slot.parameters.values():
+        slot = self._slot
+        if slot is None or (slot.lora, slot.checkpointing) != (lora, checkpointing):
+            self._slot = slot = None  # freed before the next is made
+            self._slot = slot = _make_slot(self._model, lora, checkpointing)
+        for parameter in slot.parameters.values():
             parameter.grad = None
-        return self._slot
+        return slot
 
 
-def _make_slot(base: PreTrainedModel, lora: LoraSpec) -> _Slot:
+def _make_slot(base: PreTrainedModel, lora: LoraSpec, checkpointing: bool) -> _Slot:
     layers = target_layers(base, lora)
     shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     model = copy.deepcopy(base, cast(dict[int, Any], shared))
@@ -182,7 +186,9 @@ def _make_slot(base: PreTrainedModel, lora: LoraSpec) -> _Slot:
         for name, parameter in sorted(peft.named_parameters())
         if parameter.requires_grad
     }
-    return _Slot(lora, model, layers, parameters)
+    if checkpointing:
+        checkpoint_layers(model)
+    return _Slot(lora, checkpointing, model, layers, parameters)
 
 
 def _load_adapter(slot: _Slot, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import re
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +15,8 @@ from .problems import problem_lines, shortened
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
+Precision = Literal["float32", "bfloat16"]
+StopString = Annotated[str, Field(min_length=1, max_length=64)]
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
@@ -113,6 +116,9 @@ class SamplingSpec(Contract):
     max_prompt_tokens: Positive = 512
     max_tokens: Positive = 512
     """Longest completion; a longer one is cut and has finish reason `length`."""
+    stop: Annotated[tuple[StopString, ...], Field(max_length=16, exclude_if=operator.not_)] = ()
+    """A completion ends when its text, without special tokens, holds one of these. Their tokens stay part of
+    it and are trained; the text that the reward reads ends before them. Evaluation stops at the same."""
     slots: Annotated[int, Field(ge=16, le=1024, multiple_of=16)] = 32
     """Sequences that decode in one batch. A fixed shape is what makes a sample's bytes its own."""
 
@@ -133,6 +139,9 @@ class OptimizerSpec(Contract):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 4096
     """Most tokens in one forward pass, padding included; it bounds memory and changes no gradient."""
+    gradient_checkpointing: Annotated[bool, Field(exclude_if=operator.not_)] = False
+    """Keep only each layer's input for the backward pass and compute the layer again. Less memory, about a
+    third more time, the same gradients."""
     mini_batches: Annotated[int, Field(ge=1, le=4096)] = 1
     """Updates in one pass over the step's groups."""
     epochs: Annotated[int, Field(ge=1, le=64)] = 1
@@ -186,6 +195,8 @@ class JobSpec(Document):
     job: Label
     model: Annotated[str, Field(min_length=1)]
     """A name of `marlaas.engines.base_model`, a local folder in Hugging Face format, or a hub id."""
+    precision: Annotated[Precision, Field(exclude_if=lambda value: value == "float32")] = "float32"
+    """Of the base model. Adapter, moments, log-probabilities and losses are float32 or wider with either."""
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
     """K: training at version t uses trajectories of version t-K. 0 is synchronous RL."""
@@ -237,7 +248,11 @@ class JobSpec(Document):
 
     @property
     def digest(self) -> Digest:
-        """sha256 of the spec with its defaults filled in."""
+        """sha256 of the spec with its defaults filled in.
+
+        A field that is younger than the first jobs is no part of the document while it has its default, so
+        those jobs keep their digest, and older workers read specs that do without it.
+        """
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 

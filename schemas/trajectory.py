@@ -25,9 +25,10 @@ class Trajectory(Document):
         mask: 1 where the policy produced the token, else 0; as long as `token_ids`.
         logprobs: log-probability of each token under the distribution that it was drawn from
             (natural logarithm, after the temperature); 0.0 where the mask is 0.
-        finish_reason: `stop` when a stop token (kept as the last token) ended the completion,
+        finish_reason: `stop` when a stop token or a stop string ended the completion, whose tokens are kept,
             `length` when the token limit did, `failed` when the sampler could not produce it.
-        text: the completion decoded for the reward, without special tokens; never tokenised again.
+        text: the completion decoded for the reward, without special tokens and up to a stop string; never
+            tokenised again.
         failure: why it failed; only with finish reason `failed`, whose mask is 0 everywhere.
     """
 

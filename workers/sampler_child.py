@@ -5,8 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..engines.base_model import BaseModel
-from ..engines.chat import completion_text, prompt_ids
+from ..engines.chat import prompt_ids
 from ..engines.resident_models import ResidentModel
 from ..engines.sampler import FinishedSample, GroupRequest, Sampler
 from ..schemas.engine_calls import Completion, PromptGroup, SampleCall, SampledGroup
@@ -32,8 +31,7 @@ class SamplerChild:
     def __init__(self, channel: Channel, model: ResidentModel) -> None:
         self._channel = channel
         self._model = model
-        self._base: BaseModel | None = None
-        self._batch: tuple[str, int, int] | None = None
+        self._batch: tuple[str, str, int, int] | None = None
         self._sampler: Sampler | None = None
         self._waiting: deque[Request] = deque()
         self._open: dict[str, _OpenGroup] = {}
@@ -79,14 +77,14 @@ class SamplerChild:
         """Adds the call's groups to the batch; False when the batch is of another model or shape."""
         call = SampleCall.model_validate(request.payload, strict=False)
         spec = call.spec
-        batch = (spec.model, spec.sampling.slots, spec.sampling.context)
+        batch = (spec.model, spec.precision, spec.sampling.slots, spec.sampling.context)
         if self._open and self._batch != batch:
             return False
-        base = self._model.get(spec.model, call.fingerprint)
+        base = self._model.get(spec.model, spec.precision, call.fingerprint)
         if self._sampler is None or self._batch != batch:
             self._sampler = None  # its cache is freed before the next is reserved
             self._sampler = Sampler(base, slots=spec.sampling.slots, context=spec.sampling.context)
-            self._base, self._batch = base, batch
+            self._batch = batch
         adapter = self._sampler.load_adapter(call.adapter, Path(call.adapter_path), spec.lora)
         prompts = [prompt_ids(base.tokenizer, group.messages) for group in call.groups]
         for group, prompt in zip(call.groups, prompts, strict=True):
@@ -101,20 +99,20 @@ class SamplerChild:
                     temperature=call.temperature,
                     max_tokens=spec.sampling.max_tokens,
                     adapter=adapter,
+                    stop=spec.sampling.stop,
                 )
             )
         return True
 
     def _finish(self, finished: FinishedSample) -> None:
         open_group = self._open[finished.request]
-        assert self._base is not None
         open_group.completions.append(
             Completion(
                 sample=open_group.group.samples[finished.sample].sample,
                 token_ids=tuple(finished.token_ids),
                 logprobs=tuple(finished.logprobs),
                 finish_reason=finished.finish_reason,
-                text=completion_text(self._base.tokenizer, finished.token_ids),
+                text=finished.text,
                 failure=finished.failure,
             )
         )

@@ -25,7 +25,7 @@ class TrainerChild:
         """Writes version 0 of a job whose prompts all fit."""
         call = InitialiseCall.model_validate(payload, strict=False)
         spec = call.spec
-        base = self._model.get(spec.model, None)
+        base = self._model.get(spec.model, spec.precision, None)
         check_context(base, spec.sampling)
         dataset = Dataset.model_validate_json(Path(call.dataset_path).read_bytes())
         check_prompts(base, dataset, spec.sampling.max_prompt_tokens)
@@ -35,7 +35,7 @@ class TrainerChild:
     def train(self, payload: Any) -> Any:
         """Writes the next version."""
         call = TrainCall.model_validate(payload, strict=False)
-        base = self._model.get(call.spec.model, call.fingerprint)
+        base = self._model.get(call.spec.model, call.spec.precision, call.fingerprint)
         metrics = self._trainer_on(base).train(
             call.spec,
             Batch.from_bytes(Path(call.batch_path).read_bytes()),

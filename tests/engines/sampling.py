@@ -47,8 +47,9 @@ def group(
     seeds: Sequence[int] = (0,),
     temperature: float = 1.0,
     max_tokens: int = 8,
+    stop: tuple[str, ...] = (),
 ) -> GroupRequest:
-    return GroupRequest(request, prompt_ids, seeds, temperature, max_tokens, adapter)
+    return GroupRequest(request, prompt_ids, seeds, temperature, max_tokens, adapter, stop)
 
 
 def finish(sampler: Sampler) -> Samples:

@@ -186,6 +186,7 @@ def test_kl_estimates_are_unbiased_where_they_should_be() -> None:
 
 @pytest.mark.parametrize("name", COMPARING)
 def test_failed_samples_are_no_part_of_the_group(name: AdvantageName) -> None:
+    """CASES 73."""
     with_failure = advantages_of(name, [1.0, 0.0, 0.0, 1.0], [1, 0, 1, 1])
     without = advantages_of(name, [1.0, 0.0, 1.0])
     assert with_failure == [without[0], 0.0, without[1], without[2]]
@@ -208,6 +209,7 @@ def test_failed_samples_are_no_part_of_the_group(name: AdvantageName) -> None:
 def test_what_cannot_be_compared_has_advantage_zero(
     name: AdvantageName, rewards: list[float], valid: list[int]
 ) -> None:
+    """CASES 74 and 77."""
     assert advantages_of(name, rewards, valid) == [0.0] * len(rewards)
     flags, group = np.array(valid, np.uint8), np.zeros(len(rewards), np.int32)
     assert varied_groups(np.array(rewards), flags, group).size == 0
@@ -261,6 +263,7 @@ COUNTED = np.array([1, 1, 1, 1, 1, 1, 0], bool)
     ],
 )
 def test_what_is_masked_is_in_no_denominator(name: Any, expected: list[float]) -> None:
+    """CASES 70."""
     np.testing.assert_allclose(token_weights(name, SEQUENCE, COUNTED, 16), expected)
     assert not token_weights(name, SEQUENCE, np.zeros(7, bool), 16).any()
 
@@ -281,3 +284,26 @@ def test_corrections(kind: Any, expected: list[float]) -> None:
     spec = CorrectionSpec(kind=kind, high=2.0 + 1e-12, **low)
     found = correction_weights(proximal, np.zeros(4), np.array([1, 1, 1, 2]), spec)
     np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("length", [10, 100, 400])
+def test_a_constant_gap_is_the_same_ratio_at_any_length(length: int) -> None:
+    """CASES 52: by default no ratio grows with the completion; that of a whole sequence would."""
+    gap, sequence = np.full(length, 0.012), np.zeros(length, np.int64)
+    new = torch.from_numpy(gap)
+    ratio = importance_ratio(new, torch.zeros_like(new), torch.from_numpy(sequence), ObjectiveSpec())
+    np.testing.assert_allclose(ratio, math.exp(0.012))
+    token, whole = (
+        correction_weights(gap, np.zeros(length), sequence, CorrectionSpec(kind=kind, high=3.0))
+        for kind in ("token-mask", "sequence-mask")
+    )
+    np.testing.assert_allclose(token, math.exp(0.012))
+    assert bool((whole == 0).all()) == (length == 100 or length == 400)
+
+
+def test_a_correction_scales_the_gradient() -> None:
+    """CASES 53."""
+    factors = correction_weights(
+        np.full(3, math.log(0.01)), np.zeros(3), np.zeros(3, np.int64), CorrectionSpec(kind="token-truncate")
+    )
+    np.testing.assert_allclose(factors, 0.01)

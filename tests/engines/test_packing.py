@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from marlaas.engines.base_model import BaseModel
+from marlaas.engines.gradients import compute_logprobs
 from marlaas.engines.packing import MicroBatch, attention_mask, pack
 from marlaas.schemas.batch import Batch
 from marlaas.tests.engines.training_batches import Sample, make_batch, random_batch
@@ -109,6 +111,25 @@ def test_the_layout_is_the_same_every_time() -> None:
     for once, again in zip(pack(batch, range(16), 90), pack(batch, range(16), 90), strict=True):
         for name, value in vars(once).items():
             np.testing.assert_array_equal(value, getattr(again, name))
+
+
+def test_a_sequence_has_the_same_bits_whatever_the_others_in_its_row_hold(tiny: BaseModel) -> None:
+    """CASES 67: the rows differ in one completion, and that completion's log-probabilities alone differ."""
+    prompt, first, second = [5, 6, 7, 8, 9, 10], [20, 21, 22, 23], [30, 31, 32]
+    batches = [
+        make_batch([(prompt, [Sample(first, 1.0), Sample(other, 0.0), Sample([40, 41], 0.0)])])
+        for other in (second, [250, 3, 99])
+    ]
+    found: list[list[float]] = []
+    for batch in batches:
+        (micro,) = pack(batch, [0, 1, 2], 1000)
+        assert len(micro.token_ids) == 1
+        places, logprobs = compute_logprobs(tiny.model, [micro], batch.token_ids, 1.0)
+        found.append(logprobs[np.argsort(places)].tolist())
+    one, two = found
+    assert one[:4] == two[:4]
+    assert one[7:] == two[7:]
+    assert all(a != b for a, b in zip(one[4:7], two[4:7], strict=True))
 
 
 def test_padding_sees_itself_and_is_seen_by_no_token() -> None:

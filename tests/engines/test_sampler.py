@@ -38,6 +38,7 @@ def layers(base: BaseModel) -> list[str]:
 def test_a_stop_token_ends_a_sample_and_is_kept(
     tiny: BaseModel, sampler: Sampler, adapter: AdapterWeights
 ) -> None:
+    """CASES 64."""
     found = sample(sampler, [group("r", [5], adapter, seeds=range(200), max_tokens=30)])
     stopped = [one for one in found.values() if one.finish_reason == "stop"]
     assert 0 < len(stopped) < 200
@@ -149,7 +150,9 @@ def test_cancel_frees_slots_and_drops_what_waits(sampler: Sampler, adapter: Adap
 def test_logits_that_are_not_finite_fail_their_sample_only(
     tiny: BaseModel, sampler: Sampler, adapter: AdapterWeights, tmp_path: Path
 ) -> None:
-    """The huge adapter's weights are finite, its products are not. Its slots serve again afterwards."""
+    """CASES 55.
+
+    The huge adapter's weights are finite, its products are not. Its slots serve again afterwards."""
     huge = load(sampler, write_adapter(tmp_path, tiny, LORA, 1, 1e36), LORA)
     good = group("good", [5, 6, 7], adapter, seeds=range(6), max_tokens=10)
     expected = sample(sampler, [good])
@@ -179,6 +182,7 @@ def test_a_slot_that_held_values_that_are_not_finite_serves_again(
 def test_bytes_of_a_cut_character_stay_what_was_sampled(
     tiny: BaseModel, sampler: Sampler, adapter: AdapterWeights
 ) -> None:
+    """CASES 68 and 59."""
     first_byte = tiny.tokenizer.encode("🙂", add_special_tokens=False)[0]
     found = sample(sampler, [group("r", [5], adapter, seeds=range(3000), max_tokens=1)])
     cut = [one.token_ids for one in found.values() if one.token_ids == [first_byte]]
@@ -197,7 +201,7 @@ def test_an_adapter_file_is_read_once(tiny: BaseModel, sampler: Sampler, tmp_pat
 
 
 def test_adapters_are_told_apart_by_digest(tiny: BaseModel, sampler: Sampler, tmp_path: Path) -> None:
-    """Two files one after the other at one path: the second is another adapter."""
+    """CASES 47: two files one after the other at one path: the second is another adapter."""
     path = tmp_path / "adapter"
     found: list[list[float]] = []
     for seed in range(2):
@@ -267,6 +271,7 @@ def test_a_model_whose_angles_depend_on_the_batch_is_refused(tiny: BaseModel, tm
 
 
 def test_the_base_model_is_left_as_it_is(tiny: BaseModel, sampler: Sampler, adapter: AdapterWeights) -> None:
+    """CASES 44."""
     before = tiny.model(input_ids=torch.tensor([[5, 6, 7]])).logits
     sample(sampler, [group("r", [5, 6, 7], adapter)])
     assert torch.equal(tiny.model(input_ids=torch.tensor([[5, 6, 7]])).logits, before)
@@ -274,6 +279,7 @@ def test_the_base_model_is_left_as_it_is(tiny: BaseModel, sampler: Sampler, adap
 
 
 def test_memory_stays_flat(tiny: BaseModel, sampler: Sampler, tmp_path: Path) -> None:
+    """CASES 89."""
     paths = [write_adapter(tmp_path, tiny, LORA, seed) for seed in range(12)]
     process = psutil.Process()
 

@@ -73,6 +73,7 @@ def same(left: Samples, right: Samples) -> bool:
 
 
 def test_alone_and_in_a_full_batch(tiny: BaseModel, tmp_path: Path) -> None:
+    """CASES 67."""
     sampler = Sampler(tiny, slots=32, context=64)
     groups = busy_groups(load_all(sampler, make_adapters(tiny, tmp_path)), groups=16, samples=5)
     together = sample(sampler, groups)

@@ -51,6 +51,7 @@ def mixed_groups(
 def test_logprobs_of_mixed_lengths_and_revisions_equal_a_full_forward_pass(
     tiny_double: BaseModel, tmp_path: Path
 ) -> None:
+    """CASES 49 and 56."""
     adapters = [
         (write_adapter(tmp_path, tiny_double, lora, seed, 0.3), lora) for seed, lora in enumerate(SPECS)
     ]

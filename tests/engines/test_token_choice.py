@@ -87,6 +87,7 @@ def test_a_very_low_temperature_is_greedy() -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_a_row_that_is_not_finite_gives_no_choice(value: float, temperature: float) -> None:
+    """CASES 55."""
     logits = logits_of(3, 259)
     expected = choose(logits.clone(), [temperature] * 3, [0.3] * 3)
     logits[1, 17] = value

@@ -91,7 +91,7 @@ Trainer(base_model.load(model)).train(spec, batch, 0, adapter, optimizer, out)
 
 
 def test_steps_of_another_job_in_between_change_no_byte(bench: Bench) -> None:
-    """Another rank and other layers; each job's files are as if it were alone."""
+    """CASES 94 and 88: another rank and other layers; each job's files are as if it were alone."""
     start, first, second = bench.start(), batch_number(0), batch_number(1)
     alone, _ = bench.step(bench.step(start, first)[0], second)
     other_start = bench.start(OTHER)
@@ -114,6 +114,7 @@ def test_a_job_of_the_same_shape_in_between_changes_no_byte(bench: Bench) -> Non
 
 
 def test_the_inputs_and_the_base_model_are_left_as_they_are(bench: Bench, tiny: BaseModel) -> None:
+    """CASES 44."""
     start = bench.start()
     before = start.digests
     ids = torch.arange(3, 20)[None]
@@ -125,7 +126,7 @@ def test_the_inputs_and_the_base_model_are_left_as_they_are(bench: Bench, tiny: 
 
 
 def test_memory_is_flat_over_many_steps(tiny: BaseModel, tmp_path: Path) -> None:
-    """In a process of its own: whatever else lives in this one allocates as it likes."""
+    """CASES 89: in a process of its own: whatever else lives in this one allocates as it likes."""
     command = [sys.executable, "-m", "marlaas.tests.engines.training_memory", str(tiny.folder), str(tmp_path)]
     grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(grown) < 16 * 1024
@@ -135,7 +136,7 @@ def test_memory_is_flat_over_many_steps(tiny: BaseModel, tmp_path: Path) -> None
 
 
 def test_three_steps_with_files_between_equal_adamw_in_one_go(tiny_double: BaseModel, tmp_path: Path) -> None:
-    """Clipped gradients, weight decay; float64, so that only the files' float32 differs."""
+    """CASES 97: clipped gradients, weight decay; float64, so that only the files' float32 differs."""
     spec = make_spec(
         lora={"rank": 4},
         optimizer={"learning_rate": 0.01, "weight_decay": 0.1, "max_grad_norm": 0.01, "epsilon": 1e-4},
@@ -170,6 +171,7 @@ def test_three_steps_with_files_between_equal_adamw_in_one_go(tiny_double: BaseM
 
 
 def test_peft_takes_the_written_adapter_and_it_is_the_trained_policy(bench: Bench, tiny: BaseModel) -> None:
+    """CASES 46."""
     revision, _ = bench.step(bench.start(), batch_number(0))
     peft = with_adapter(base_model.load(tiny.folder).model, SPEC, revision.tensors)
     ids = torch.arange(3, 20)[None]
@@ -189,6 +191,7 @@ def test_peft_takes_the_written_adapter_and_it_is_the_trained_policy(bench: Benc
 
 
 def test_a_step_at_learning_rate_0_changes_no_weight_and_remembers_its_gradient(bench: Bench) -> None:
+    """CASES 97."""
     revision, _ = bench.step(bench.start(), batch_number(0))
     still = make_spec(lora={"rank": 4}, optimizer={"learning_rate": 0.0, "weight_decay": 0.5})
     after, metrics = bench.step(revision, batch_number(1), still)
@@ -237,6 +240,7 @@ def test_training_makes_rewarded_samples_more_likely(bench: Bench, tiny: BaseMod
 
 
 def test_an_adapter_of_another_shape_is_refused_and_the_next_step_works(bench: Bench) -> None:
+    """CASES 100."""
     start, other, batch = bench.start(), bench.start(OTHER), batch_number(0)
     expected, _ = bench.step(start, batch)
     out = bench.fresh()

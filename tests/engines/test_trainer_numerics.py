@@ -1,86 +1,27 @@
 """Gradients of packed training against plain PEFT, one sequence at a time."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from marlaas.engines import base_model
 from marlaas.engines.base_model import BaseModel
-from marlaas.engines.learning_signal import PolicyTokens, StartLogprobs, find_signal, needs_proximal
+from marlaas.engines.learning_signal import PolicyTokens
 from marlaas.engines.packing import pack
-from marlaas.engines.policy_gradient import (
-    TrainedTokens,
-    accumulate_policy_gradient,
-    compute_policy_logprobs,
-)
 from marlaas.schemas.batch import Batch
 from marlaas.schemas.job_spec import JobSpec
 from marlaas.schemas.objective import AdvantageName, ObjectiveName
+from marlaas.tests.engines.peft_policy import Policy, near_the_policy, precise_model
 from marlaas.tests.engines.slow_objective import slow_objective
 from marlaas.tests.engines.training_batches import Sample, make_batch, make_spec, random_batch
-from peft import LoraConfig, PeftModel, get_peft_model
-from torch import nn
-from transformers import PreTrainedModel
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 
-@dataclass(frozen=True)
-class Policy:
-    """A model with a random adapter whose B is not zero, so that every factor matters."""
-
-    peft: PeftModel
-    parameters: dict[str, nn.Parameter]
-
-    @classmethod
-    def on(cls, model: PreTrainedModel) -> "Policy":
-        lora = make_spec().lora
-        torch.manual_seed(3)
-        config = LoraConfig(r=lora.rank, lora_alpha=cast(int, lora.alpha), target_modules=list(lora.targets))
-        peft = cast(PeftModel, get_peft_model(cast(Any, model), config)).eval()
-        parameters = {name: p for name, p in peft.named_parameters() if p.requires_grad}
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                if ".lora_B." in name:
-                    parameter.normal_(0, 0.02)
-        return cls(peft, parameters)
-
-    def logprobs(self, batch: Batch, temperature: float) -> list[torch.Tensor]:
-        """Of all tokens but each sequence's first, in a forward pass per sequence, with gradients."""
-        found: list[torch.Tensor] = []
-        for start, stop in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
-            ids = torch.from_numpy(batch.token_ids[start:stop].astype(np.int64))[None]
-            logits = self.peft(input_ids=ids).logits[0, :-1] / temperature
-            found.append(torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None])[:, 0])
-        return found
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        """Takes the gradients that were accumulated."""
-        taken: dict[str, torch.Tensor] = {}
-        for name, parameter in self.parameters.items():
-            assert parameter.grad is not None
-            taken[name] = parameter.grad
-            parameter.grad = None
-        return taken
-
-    def train(self, spec: JobSpec, batch: Batch) -> tuple[TrainedTokens, dict[str, torch.Tensor]]:
-        """What the system computes."""
-        model = cast(PreTrainedModel, self.peft.get_base_model())
-        tokens = PolicyTokens.of(batch, mask_truncated=spec.objective.mask_truncated)
-        reference = proximal = None
-        if spec.objective.kl is not None:
-            with self.peft.disable_adapter():
-                reference = compute_policy_logprobs(model, spec, batch, tokens)
-        if needs_proximal(spec):
-            proximal = compute_policy_logprobs(model, spec, batch, tokens)
-        start = StartLogprobs(proximal, reference)
-        signal = find_signal(spec, batch, tokens, start)
-        sequences = np.arange(len(batch.valid))
-        found = accumulate_policy_gradient(model, spec, batch, signal, start, sequences)
-        return found, self.gradients()
+@pytest.fixture(scope="module")
+def precise(tiny: BaseModel) -> Policy:
+    return Policy.on(precise_model(tiny.folder))
 
 
 def reference(policy: Policy, spec: JobSpec, batch: Batch) -> tuple[float, dict[str, torch.Tensor]]:
@@ -92,17 +33,6 @@ def reference(policy: Policy, spec: JobSpec, batch: Batch) -> tuple[float, dict[
     loss = slow_objective(spec, batch, new, base)
     loss.backward()
     return loss.item(), policy.gradients()
-
-
-def near_the_policy(policy: Policy, batch: Batch, temperature: float, noise: float = 0.2) -> Batch:
-    """The batch as a sampler with a similar policy reports it, so that some tokens are clipped."""
-    draw = np.random.default_rng(8)
-    own = np.zeros(len(batch.mask), np.float32)
-    with torch.no_grad():
-        for start, values in zip(batch.offsets[:-1], policy.logprobs(batch, temperature), strict=True):
-            own[start + 1 : start + 1 + len(values)] = values.numpy()
-    noisy = own + draw.normal(0, noise, len(own)).astype(np.float32)
-    return replace(batch, logprobs=(noisy * batch.mask).astype(np.float32))
 
 
 def odd_batch() -> Batch:
@@ -117,19 +47,6 @@ def odd_batch() -> Batch:
             ([3] * 6, [Sample([60, 61, 62, 63, 64], 1.0, mask=[1, 1, 0, 0, 1]), Sample([65, 2], 0.0)]),
         ]
     )
-
-
-@pytest.fixture(scope="module")
-def precise(tiny: BaseModel) -> Policy:
-    """float64 throughout. Llama's own norm rounds to float32 on the way, which turns differences of 1e-16
-    between equal computations of other shapes into 1e-8."""
-    model = base_model.load(tiny.folder, dtype=torch.float64).model
-    for name, module in list(model.named_modules()):
-        if isinstance(module, LlamaRMSNorm):
-            norm = nn.RMSNorm(module.weight.shape[0], eps=module.variance_epsilon, dtype=torch.float64)
-            norm.weight = module.weight
-            model.set_submodule(name, norm)
-    return Policy.on(model)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo"])
@@ -243,6 +160,7 @@ def test_micro_batch_splits_give_equal_gradients_in_float32(tiny: BaseModel) -> 
 
 
 def test_what_has_no_advantage_is_not_computed(precise: Policy) -> None:
+    """CASES 85: an empty completion, among others."""
     batch = near_the_policy(precise, odd_batch(), 1.0)
     tokens, _ = precise.train(make_spec(), batch)
     # Trained: all of group 0 but the middle reward, 2 of group 1, 2 of group 2 (one is empty), 2 of group 5.
@@ -263,6 +181,7 @@ class TestSmolLM2:
         return near_the_policy(policy, batch, 0.8, noise=0.0)
 
     def test_logprobs_equal_a_plain_forward_pass(self, policy: Policy, batch: Batch) -> None:
+        """CASES 49."""
         sampling = {"groups_per_step": 3, "samples_per_group": 3, "temperature": 0.8}
         tokens, _ = policy.train(make_spec(sampling=sampling), batch)
         places = PolicyTokens.of(batch, mask_truncated=False).places

@@ -51,6 +51,7 @@ def with_logprob(value: float) -> Callable[[Batch], Batch]:
 def test_a_batch_without_a_usable_signal_skips_the_step(
     bench: Bench, change: Callable[[Batch], Batch], reason: str
 ) -> None:
+    """CASES 71."""
     revision, _ = bench.step(bench.start(), batch_number(0))
     after, metrics = bench.step(revision, change(batch_number(1)), version=1)
     assert (metrics.skipped, metrics.skip_reason) == (True, reason)
@@ -73,6 +74,7 @@ def test_a_ratio_that_overflows_skips_the_step(bench: Bench, reward: float, reas
 
 
 def test_after_a_step_that_was_not_finite_the_next_is_as_if_it_had_not_been(bench: Bench) -> None:
+    """CASES 95."""
     start = bench.start()
     expected, _ = bench.step(start, batch_number(0))
     batch = batch_number(1)

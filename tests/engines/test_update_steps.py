@@ -100,7 +100,9 @@ def test_mini_batches_are_whole_groups_each_once_an_epoch_in_an_order_of_the_see
     ],
 )
 def test_learning_rates(schedule: str, rates: list[float]) -> None:
-    """Six steps of one update, two of them warm-up, down to a fifth; the last figure is after the end."""
+    """CASES 98.
+
+    Six steps of one update, two of them warm-up, down to a fifth; the last figure is after the end."""
     spec = make_spec(
         optimizer={"learning_rate": 1.0, "schedule": schedule, "warmup_steps": 2, "final_share": 0.2}
     )
