@@ -41,6 +41,7 @@ from .jobs.errors import (
 )
 from .jobs.failure_cause import ended_as, root_cause
 from .jobs.job_file import read_job_file
+from .jobs.metric_feed import metric_feed
 from .jobs.observer import JobObserver
 from .jobs.outages import is_outage, unreachable
 from .jobs.recent_rewards import RecentRewards
@@ -49,6 +50,7 @@ from .jobs.watching import watch
 from .schemas.events import JobResult, StepResult
 from .schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
 from .schemas.manifest import EvaluationDocument, StepMetrics
+from .schemas.metric_row import MetricRow
 from .schemas.names import TASK_QUEUE, JobKey
 from .storage.object_store import ObjectStore
 from .storage.revisions import Revisions
@@ -188,7 +190,7 @@ class Client:
 
 
 class Job:
-    """A job by its name. All methods but `export`, `metrics` and `evaluation` ask Temporal, which
+    """A job by its name. All methods but `export`, `evaluation` and those of metrics ask Temporal, which
     forgets a job some time after its end."""
 
     def __init__(self, client: Client, key: JobKey) -> None:
@@ -274,6 +276,10 @@ class Job:
         manifests = await asyncio.gather(*(self._client.revisions.manifest(self.key, one) for one in wanted))
         found = zip(wanted, manifests, strict=True)
         return {one: manifest.metrics for one, manifest in found if manifest and manifest.metrics}
+
+    def metric_rows(self, *, follow: bool = False) -> AsyncGenerator[MetricRow]:
+        """Every row of metrics, and with `follow` those to come until the job ends. See `metric_feed`."""
+        return metric_feed(self._client.revisions, self.key, self.progress if follow else None)
 
     async def evaluation(self, version: int) -> EvaluationDocument | None:
         """The held-out evaluation of a version; None when there is none.

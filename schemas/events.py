@@ -10,7 +10,7 @@ from pydantic import Field
 from .contract import BlobRef, Contract, Digest
 from .dataset import DatasetRef
 from .job_spec import JobSpec
-from .manifest import AdapterRevision, Fingerprint, StepMetrics
+from .manifest import AdapterRevision, Fingerprint, PhaseSeconds, StepMetrics
 from .names import JobKey
 
 
@@ -158,11 +158,13 @@ class SnapshotInput(Contract):
 
     Attributes:
         first_run_id: of the TrainJob, for which version 0 claims the job's name; None for other versions.
+        phases: of the step that made it; None for version 0.
     """
 
     spec: JobSpec
     candidate: Candidate
     groups: tuple[str, ...]
+    phases: PhaseSeconds | None = None
     first_run_id: str | None = None
 
 
@@ -200,32 +202,16 @@ class EvaluationResult(Contract):
     failed_samples: int
 
 
-class StepSeconds(Contract):
-    """Where a step's time went, by phase, in seconds of wall time.
+class StepSeconds(PhaseSeconds):
+    """Where a whole step's time went.
 
     Attributes:
         total: from the start of the step's workflow to its end.
-        rollout: from the dispatch of the rollouts to the end of the last one.
-        reward: likewise for the rewards.
-        turn: waiting for the version that the step trains on (0 when K is 0).
-        select: reading the scored groups and writing the batch.
-        train: from dispatch to the end.
-        snapshot: likewise.
-        sampling: time in which a sampler worked for the step.
-        scoring: time in which rewards were computed for the step and nothing was sampled for it.
-        training: time of the training computation.
+        snapshot: from dispatch to the end.
     """
 
     total: float
-    rollout: float
-    reward: float
-    turn: float
-    select: float
-    train: float
     snapshot: float
-    sampling: float
-    scoring: float
-    training: float
 
 
 class StepInput(Contract):

@@ -71,6 +71,10 @@ class JobKey(Contract):
     def evaluation_key(self, version: int) -> str:
         return f"jobs/{self.job}/evaluations/{version:08d}.json"
 
+    def metrics_key(self, first: int) -> str:
+        """Of the rows of metrics from version `first` on, up to where the next object begins."""
+        return f"jobs/{self.job}/metrics/{first:08d}.jsonl"
+
 
 COMMITTED_MEMO = "committed"
 """Memo of a TrainJob that ended without a result: its newest committed version."""

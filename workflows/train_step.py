@@ -6,7 +6,6 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from ..schemas.events import (
-    Candidate,
     GroupAssignment,
     SelectedBatch,
     SelectInput,
@@ -17,7 +16,7 @@ from ..schemas.events import (
     StepSeconds,
     TrainInput,
 )
-from ..schemas.manifest import AdapterRevision
+from ..schemas.manifest import AdapterRevision, PhaseSeconds, StepMetrics
 from ..schemas.names import training_group
 from ..schemas.seeds import prompt_at
 from .activity_calls import SELECT_BATCH, SNAPSHOT, TRAIN
@@ -106,9 +105,23 @@ class TrainStep:
         trained = workflow.now()
 
         self._phase = "snapshot"
-        committed = await SNAPSHOT(spec, SnapshotInput(spec=spec, candidate=candidate, groups=names))
+        assert candidate.metrics is not None
+        phases = self._phases(candidate.metrics, [begun, scored, turned, selected, trained])
+        committed = await SNAPSHOT(
+            spec, SnapshotInput(spec=spec, candidate=candidate, groups=names, phases=phases)
+        )
         self._phase = "done"
-        return self._result(committed, candidate, [begun, scored, turned, selected, trained])
+        ended = workflow.now()
+        return StepResult(
+            step=data.step,
+            revision=committed,
+            metrics=candidate.metrics,
+            seconds=StepSeconds(
+                **dict(phases),
+                total=(ended - begun).total_seconds(),
+                snapshot=(ended - trained).total_seconds(),
+            ),
+        )
 
     def _refuse_failures(self, batch: SelectedBatch) -> None:
         limit = self._data.spec.rewards.max_failed_share
@@ -120,27 +133,17 @@ class TrainStep:
                 non_retryable=True,
             )
 
-    def _result(self, committed: AdapterRevision, candidate: Candidate, times: list[datetime]) -> StepResult:
-        metrics = candidate.metrics
-        assert metrics is not None
+    def _phases(self, metrics: StepMetrics, times: list[datetime]) -> PhaseSeconds:
         begun, scored, turned, selected, trained = times
         rollouts_ended = self._set.rollouts_ended
-        ended = workflow.now()
         sampling = covered(self._set.sampling)
-        return StepResult(
-            step=self._data.step,
-            revision=committed,
-            metrics=metrics,
-            seconds=StepSeconds(
-                total=(ended - begun).total_seconds(),
-                rollout=(rollouts_ended - begun).total_seconds(),
-                reward=(scored - rollouts_ended).total_seconds(),
-                turn=(turned - scored).total_seconds(),
-                select=(selected - turned).total_seconds(),
-                train=(trained - selected).total_seconds(),
-                snapshot=(ended - trained).total_seconds(),
-                sampling=sampling,
-                scoring=covered([*self._set.sampling, *self._set.scoring]) - sampling,
-                training=metrics.train_seconds,
-            ),
+        return PhaseSeconds(
+            rollout=(rollouts_ended - begun).total_seconds(),
+            reward=(scored - rollouts_ended).total_seconds(),
+            turn=(turned - scored).total_seconds(),
+            select=(selected - turned).total_seconds(),
+            train=(trained - selected).total_seconds(),
+            sampling=sampling,
+            scoring=covered([*self._set.sampling, *self._set.scoring]) - sampling,
+            training=metrics.train_seconds,
         )
