@@ -12,6 +12,7 @@ from .dataset import DatasetRef
 from .job_spec import JobSpec
 from .manifest import AdapterRevision, Fingerprint, PhaseSeconds, StepMetrics
 from .names import JobKey
+from .tracker_calls import TrackerState
 
 
 class ClaimInput(Contract):
@@ -193,6 +194,27 @@ class SummariseInput(Contract):
     revision: AdapterRevision
 
 
+class ReportInput(Contract):
+    """Brings JSONL and trackers up to what is committed.
+
+    Attributes:
+        since: rows of versions before this one are in the JSONL.
+        newest: committed version.
+        evaluated: evaluations of versions up to this one have ended.
+        final: the job has ended.
+    """
+
+    spec: JobSpec
+    since: int
+    newest: int
+    evaluated: int
+    final: bool
+
+
+class ReportResult(Contract):
+    trackers: tuple[TrackerState, ...]
+
+
 class EvaluationResult(Contract):
     """Held-out scores of one policy version; see `EvaluationDocument`."""
 
@@ -273,6 +295,7 @@ class JobState(Contract):
     Attributes:
         recent: the last K+1 committed revisions, oldest first; what open steps are generated from.
         next_step: that has not been opened.
+        reported: rows of the versions up to this one have been reported.
     """
 
     started: Started
@@ -282,6 +305,7 @@ class JobState(Contract):
     stopping: bool
     evaluations: tuple[EvaluationResult, ...]
     last: StepResult | None
+    reported: int = -1
 
 
 class JobResult(Contract):
@@ -306,6 +330,7 @@ class JobProgress(Contract):
         open_steps: that have started and not ended, lowest first.
         evaluations: the first and the latest.
         last: the step that was committed last.
+        trackers: how they did at the last report.
     """
 
     state: Literal["starting", "evaluating", "training", "paused", "stopping", "done"]
@@ -314,3 +339,4 @@ class JobProgress(Contract):
     open_steps: tuple[int, ...]
     evaluations: tuple[EvaluationResult, ...]
     last: StepResult | None
+    trackers: tuple[TrackerState, ...] = ()

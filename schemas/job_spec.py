@@ -11,6 +11,7 @@ from .contract import Contract, Digest, Document, Label, TenantLabel
 from .names import JobKey
 from .objective import ObjectiveSpec
 from .problems import problem_lines, shortened
+from .trackers import Tracker
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -195,6 +196,15 @@ class JobSpec(Document):
     optimizer: OptimizerSpec = OptimizerSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     durability: DurabilitySpec = DurabilitySpec()
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go besides `marlaas metrics` and the JSONL in the bucket; at most one of each kind."""
+
+    @model_validator(mode="after")
+    def _trackers_of_different_kinds(self) -> Self:
+        kinds = [tracker.kind for tracker in self.trackers]
+        if len(set(kinds)) != len(kinds):
+            raise ValueError(f"trackers has a kind twice: {', '.join(kinds)}")
+        return self
 
     @model_validator(mode="after")
     def _targets_named_once(self) -> Self:
@@ -234,8 +244,8 @@ class JobSpec(Document):
 
     @property
     def digest(self) -> Digest:
-        """sha256 of the spec with its defaults filled in."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """sha256 of the spec with its defaults filled in, but not of `trackers`, which change no training."""
+        return hashlib.sha256(self.model_dump_json(exclude={"trackers"}).encode()).hexdigest()
 
 
 class InvalidJobSpec(ValueError):

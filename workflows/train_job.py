@@ -27,10 +27,13 @@ from ..schemas.names import COMMITTED_MEMO
 from .activity_calls import CHECK_NAME, CLOSE_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
 from .job_input import job_input
+from .reporting import Reporter
 from .train_step import TrainStep
 
 _CLOSES = "close-job"
 """Patch: jobs that ended before it left their streams."""
+_REPORTS = "metric-reports"
+"""Patch: jobs that began before it report from their next continue-as-new on."""
 
 
 @workflow.defn(name="TrainJob")
@@ -48,6 +51,8 @@ class TrainJob:
         self._finished = False
         self._steps: dict[int, asyncio.Task[None]] = {}
         self._evaluations: list[asyncio.Task[None]] = []
+        self._evaluating: set[int] = set()
+        self._reporter: Reporter | None = None
 
     @workflow.signal
     def pause(self) -> None:
@@ -75,6 +80,7 @@ class TrainJob:
             open_steps=tuple(sorted(self._steps)),
             evaluations=state.evaluations if state else (),
             last=state.last if state else None,
+            trackers=self._reporter.trackers if self._reporter else (),
         )
 
     @workflow.run
@@ -93,6 +99,8 @@ class TrainJob:
         try:
             if self._state is None:
                 self._state = await self._start(spec)
+            if workflow.patched(_REPORTS):
+                self._reporter = Reporter(spec, self._state.reported, self._reportable)
             await self._train(spec)
             await self._evaluate_last(spec)
             if workflow.patched(_CLOSES):
@@ -103,6 +111,9 @@ class TrainJob:
         except FailureError:
             await self._end_early(spec, cancelled=False)
             raise
+        finally:
+            if self._reporter is not None:
+                await self._reporter.close(final=True)
         self._finished = True
         return JobResult(
             outcome="completed" if self._version == spec.steps else "stopped",
@@ -118,6 +129,10 @@ class TrainJob:
     @property
     def _version(self) -> int:
         return self._committed.recent[-1].version
+
+    def _reportable(self) -> tuple[int, int]:
+        """The newest version, and the version up to which every evaluation has ended."""
+        return self._version, min((self._version, *(one - 1 for one in self._evaluating)))
 
     def _phase(self) -> Literal["starting", "evaluating", "training", "paused", "stopping", "done"]:
         if self._finished:
@@ -164,6 +179,8 @@ class TrainJob:
             elif self._drained(spec):
                 if self._stopping or self._committed.next_step == spec.steps:
                     return
+                if self._reporter is not None:
+                    await self._reporter.close(final=False)
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(args=[spec.model_dump(mode="json"), self._carried()])
 
@@ -249,6 +266,7 @@ class TrainJob:
     def _evaluate(self, spec: JobSpec, revision: AdapterRevision) -> None:
         """Begins the evaluation of a revision; training does not wait for it."""
         if spec.evaluation.prompts:
+            self._evaluating.add(revision.version)
             self._evaluations.append(asyncio.create_task(self._run_evaluation(spec, revision)))
 
     async def _run_evaluation(self, spec: JobSpec, revision: AdapterRevision) -> None:
@@ -257,6 +275,7 @@ class TrainJob:
             EvaluateInput(spec=spec, started=self._committed.started, revision=revision),
             id=spec.key.evaluation_id(revision.version),
         )
+        self._evaluating.discard(revision.version)
         evaluations = self._committed.evaluations
         later = [one for one in (*evaluations[1:], result) if evaluations]
         kept = (*(evaluations[:1] or (result,)), *sorted(later, key=lambda one: one.version)[-1:])
@@ -307,4 +326,7 @@ class TrainJob:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _carried(self) -> JobState:
-        return self._committed.model_copy(update={"paused": self._paused, "stopping": self._stopping})
+        update: dict[str, object] = {"paused": self._paused, "stopping": self._stopping}
+        if self._reporter is not None:
+            update["reported"] = self._reporter.reported
+        return self._committed.model_copy(update=update)
