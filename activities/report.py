@@ -64,7 +64,7 @@ class ReportActivities:
         Raises as `MetricLog` does.
         """
         log = MetricLog(self._store, self._revisions, data.spec)
-        await log.update(data.since, data.newest, data.evaluated)
+        await log.update(data.since, data.newest)
         rows = MetricRows(self._revisions, data.spec)
         states = await asyncio.gather(*(self._bring_up(one, data, rows) for one in data.spec.trackers))
         return ReportResult(trackers=tuple(states))

@@ -31,24 +31,20 @@ class MetricLog:
         self._rows = MetricRows(revisions, spec)
         self._key = spec.key
 
-    async def update(self, first: int, last: int, evaluated: int) -> None:
-        """Adds the rows of the versions from `first` to `last` that are not there.
-
-        Args:
-            evaluated: evaluations of versions up to this one have ended.
-        """
+    async def update(self, first: int, last: int) -> None:
+        """Adds the rows of the versions from `first` to `last`, the newest, that are not there."""
         for start in range(first // CHUNK * CHUNK, last + 1, CHUNK):
-            while not await self._update_chunk(start, last, evaluated):
+            while not await self._update_chunk(start, last):
                 pass
 
-    async def _update_chunk(self, start: int, last: int, evaluated: int) -> bool:
+    async def _update_chunk(self, start: int, last: int) -> bool:
         """Returns False when another writer was faster."""
         bucket, key = self._key.bucket, self._key.metrics_key(start)
         stored = await self._store.get_tagged(bucket, key)
         lines = {} if stored is None else _lines(stored[0], f"{bucket}/{key}")
         end = min(start + CHUNK - 1, last)
         steps = [one for one in range(max(1, start), end + 1) if (one, False) not in lines]
-        due = self._rows.evaluated(start, min(end, evaluated), last)
+        due = self._rows.evaluated(start, end, last)
         new = await self._rows.steps(steps)
         new += await self._rows.evaluations([one for one in due if (one, True) not in lines])
         if not new:

@@ -18,7 +18,7 @@ _BATCH = 25
 """Versions that a job without trackers lets come together: `marlaas metrics` does not wait for the JSONL."""
 _PAUSE = timedelta(seconds=15)
 """Least time between two reports, which start processes on a CPU worker."""
-_FINAL_TRIES = 3
+FINAL_TRIES = 3
 """At a job's end no later report catches up what a tracker did not take."""
 _LONGEST = timedelta(minutes=10)
 _LONGEST_LAST = timedelta(minutes=3)
@@ -42,17 +42,18 @@ class Reporter:
         self._closing = False
         self._loop = asyncio.create_task(self._run())
 
-    async def close(self, *, final: bool) -> None:
+    async def close(self, *, final: bool, tries: int = 1) -> None:
         """Reports what is left, within a bounded time, and ends. Repeats do nothing.
 
         Args:
             final: the job has ended; otherwise its next run goes on.
+            tries: as long as a tracker fails.
         """
         if self._closing:
             return
         self._closing = True
         await self._loop
-        for _ in range(_FINAL_TRIES if final else 1):
+        for _ in range(tries):
             await self._report(_LONGEST_LAST, final=final)
             if not any(tracker.problem for tracker in self.trackers):
                 return

@@ -27,7 +27,7 @@ from ..schemas.names import COMMITTED_MEMO
 from .activity_calls import CHECK_NAME, CLOSE_JOB, INITIALISE, PREPARE_DATASET, SNAPSHOT
 from .evaluate import Evaluate
 from .job_input import job_input
-from .reporting import Reporter
+from .reporting import FINAL_TRIES, Reporter
 from .train_step import TrainStep
 
 _CLOSES = "close-job"
@@ -103,6 +103,7 @@ class TrainJob:
                 self._reporter = Reporter(spec, self._state.reported, self._reportable)
             await self._train(spec)
             await self._evaluate_last(spec)
+            await self._end_reports(final=True, tries=FINAL_TRIES)
             if workflow.patched(_CLOSES):
                 await self._close(spec)
         except asyncio.CancelledError:
@@ -112,8 +113,7 @@ class TrainJob:
             await self._end_early(spec, cancelled=False)
             raise
         finally:
-            if self._reporter is not None:
-                await self._reporter.close(final=True)
+            await self._end_reports(final=True)
         self._finished = True
         return JobResult(
             outcome="completed" if self._version == spec.steps else "stopped",
@@ -179,8 +179,7 @@ class TrainJob:
             elif self._drained(spec):
                 if self._stopping or self._committed.next_step == spec.steps:
                     return
-                if self._reporter is not None:
-                    await self._reporter.close(final=False)
+                await self._end_reports(final=False)
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 workflow.continue_as_new(args=[spec.model_dump(mode="json"), self._carried()])
 
@@ -318,6 +317,10 @@ class TrainJob:
             workflow.logger.warning("the stream %s is left behind: %s", spec.key.stream, error.cause)
             return None
         return closed.version
+
+    async def _end_reports(self, *, final: bool, tries: int = 1) -> None:
+        if self._reporter is not None:
+            await self._reporter.close(final=final, tries=tries)
 
     async def _cancel_children(self) -> None:
         tasks = (*self._steps.values(), *self._evaluations)

@@ -69,14 +69,14 @@ class WorkerProcess:
 
 
 class Workers:
-    """Worker processes on one set of servers."""
+    """Worker processes on one set of servers, with one data folder."""
 
     def __init__(self, addresses: Addresses, data: Path) -> None:
-        self._addresses, self._data = addresses, data
+        self._addresses, self.data = addresses, data
         self._workers: list[WorkerProcess] = []
 
     def start(self, role: Role) -> WorkerProcess:
-        worker = WorkerProcess(role, self._addresses, self._data)
+        worker = WorkerProcess(role, self._addresses, self.data)
         self._workers.append(worker)
         return worker
 

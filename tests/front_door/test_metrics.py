@@ -7,6 +7,7 @@ from typing import Any
 
 from marlaas.client import Client
 from marlaas.schemas.events import Candidate
+from marlaas.schemas.tracker_calls import TrackerState
 from marlaas.tests.front_door.command_line import CommandLine
 from marlaas.tests.front_door.stubs import StoringActivities, workers
 from marlaas.tests.noop_activities import FINGERPRINT
@@ -61,3 +62,19 @@ async def test_a_job_that_was_never_stored_is_said(marlaas: CommandLine, tenant:
     ended = await marlaas("metrics", f"{tenant}/nothing")
     assert ended.code == 1
     assert f"the object store has no job {tenant}/nothing" in ended.err
+
+
+async def test_a_tracker_that_fails_is_among_the_problems_of_a_job_that_goes_on(
+    client: Client, tenant: str, spec: Spec
+) -> None:
+    activities = await storing(client, tenant)
+    activities.trackers = (TrackerState(kind="wandb", version=None, problem="the server is down"),)
+    async with workers(client.temporal, activities):
+        job = await client.submit(spec(steps=100_000, trackers=[{"kind": "wandb", "project": "p"}]))
+        problems: list[str] = []
+        while not problems:
+            snapshot = await job.progress()
+            problems = [str(one) for one in snapshot.problems if one.kind == "not reported"]
+        await job.stop()
+        assert (await job.result()).outcome == "stopped"
+    assert problems == ["not reported: wandb: the server is down"]

@@ -71,7 +71,7 @@ async def test_rows_are_what_was_committed(job: Committed) -> None:
     for version in range(2):
         await job.version(version)
     await job.evaluation(0)
-    await job.log().update(0, 1, 1)
+    await job.log().update(0, 1)
     base, step = await job.lines()
     assert base == {
         "job": str(job.key),
@@ -89,24 +89,24 @@ async def test_rows_are_what_was_committed(job: Committed) -> None:
 async def test_a_late_evaluation_takes_its_place_and_no_update_repeats_a_row(job: Committed) -> None:
     for version in range(5):
         await job.version(version)
-    await job.log().update(0, 4, 1)
+    await job.log().update(0, 4)
     assert await job.keys() == [(version, "step") for version in (1, 2, 3, 4)]
     await job.evaluation(4)
     await job.evaluation(2)
-    await job.log().update(2, 4, 4)
+    await job.log().update(2, 4)
     everything = [(1, "step"), (2, "step"), (2, "evaluation"), (3, "step"), (4, "step"), (4, "evaluation")]
     assert await job.keys() == everything
     tagged = await job.store.get_tagged(job.key.bucket, job.key.metrics_key(0))
-    await job.log().update(0, 4, 4)
+    await job.log().update(0, 4)
     assert await job.store.get_tagged(job.key.bucket, job.key.metrics_key(0)) == tagged
 
 
 async def test_an_overtaken_writer_drops_no_row(job: Committed) -> None:
     for version in range(9):
         await job.version(version)
-    await asyncio.gather(*(job.log().update(0, last, 0) for last in (8, 3, 5, 1, 8, 2)))
+    await asyncio.gather(*(job.log().update(0, last) for last in (8, 3, 5, 1, 8, 2)))
     assert await job.keys() == [(version, "step") for version in range(1, 9)]
-    await job.log().update(0, 2, 0)  # a writer that wakes an hour later
+    await job.log().update(0, 2)  # a writer that wakes an hour later
     assert await job.keys() == [(version, "step") for version in range(1, 9)]
 
 
@@ -114,7 +114,7 @@ async def test_rows_beyond_a_hundred_versions_go_to_the_next_object(job: Committ
     last = CHUNK + 2
     for version in range(last + 1):
         await job.version(version)
-    await job.log().update(0, last, 0)
+    await job.log().update(0, last)
     assert await job.keys() == [(version, "step") for version in range(1, CHUNK)]
     assert await job.keys(CHUNK) == [(version, "step") for version in range(CHUNK, last + 1)]
 
@@ -124,7 +124,7 @@ async def test_lines_that_are_not_ours_are_refused_by_name(job: Committed) -> No
     await job.version(1)
     await job.store.put_new(job.key.bucket, job.key.metrics_key(0), b'{"step": 1}\n')
     with pytest.raises(UnreadableDocument, match=job.key.metrics_key(0)):
-        await job.log().update(0, 1, 1)
+        await job.log().update(0, 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from marlaas.schemas.events import JobProgress, JobResult, ReportInput, ReportResult
 from marlaas.schemas.tracker_calls import TrackerState
 from marlaas.tests.noop_activities import NoopActivities, job, noop_workers, start
-from marlaas.workflows import reporting
+from marlaas.workflows.reporting import FINAL_TRIES
 from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
@@ -73,9 +73,7 @@ async def test_an_open_evaluation_is_not_taken_for_ended(temporal: Client) -> No
     assert (activities.reports[1].since, activities.reports[1].evaluated) == (2, 30)
 
 
-async def test_a_report_that_fails_is_said_and_the_job_goes_on(
-    temporal: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_report_that_fails_is_said_and_the_job_goes_on(temporal: Client) -> None:
     class Failing(NoopActivities):
         @activity.defn
         async def report(self, data: ReportInput) -> ReportResult:
@@ -100,7 +98,21 @@ async def test_a_tracker_that_fails_at_the_end_is_tried_again_and_is_seen(tempor
         handle = await start(temporal, job("down", trackers=TRACKERS), "acme/down")
         await handle.result()
         assert (await progress(handle)).trackers == (down,)
-    assert [one.final for one in activities.reports].count(True) == reporting._FINAL_TRIES  # pyright: ignore[reportPrivateUsage]
+    assert [one.final for one in activities.reports].count(True) == FINAL_TRIES
+
+
+async def test_a_cancelled_job_reports_once_more_and_does_not_wait_for_a_tracker(temporal: Client) -> None:
+    activities = NoopActivities()
+    activities.trackers = (TrackerState(kind="tensorboard", version=3, problem="the server is down"),)
+    async with noop_workers(temporal, activities):
+        handle = await start(temporal, job("ended", steps=100_000, trackers=TRACKERS), "acme/ended")
+        while len(activities.trained) < 3:
+            await asyncio.sleep(0.02)
+        await handle.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+    assert [one.final for one in activities.reports].count(True) == 1
+    assert activities.reports[-1].newest >= 2
 
 
 async def test_a_job_that_fails_reports_what_it_had(temporal: Client) -> None:
