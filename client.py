@@ -272,10 +272,10 @@ class Job:
         """
         if versions is None:
             versions = range(1, (await self._client.revisions.latest_version(self.key) or 0) + 1)
-        wanted = list(versions)
-        manifests = await asyncio.gather(*(self._client.revisions.manifest(self.key, one) for one in wanted))
-        found = zip(wanted, manifests, strict=True)
-        return {one: manifest.metrics for one, manifest in found if manifest and manifest.metrics}
+        manifests = await asyncio.gather(
+            *(self._client.revisions.manifest(self.key, one) for one in versions)
+        )
+        return {one.version: one.metrics for one in manifests if one and one.metrics}
 
     def metric_rows(self, *, follow: bool = False) -> AsyncGenerator[MetricRow]:
         """Every row of metrics, and with `follow` those to come until the job ends. See `metric_feed`."""
