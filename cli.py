@@ -236,6 +236,34 @@ def watch(settings: "Settings", job: JobName, as_json: AsJson = False) -> None:
 
 @app.command(rich_help_panel=_JOBS)
 @with_settings
+def metrics(
+    settings: "Settings",
+    job: JobName,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job has ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each step and evaluation of a job reports.
+
+    On a terminal a table; in a pipe, with --json or --follow JSONL, one object
+    for each step or evaluation. Needs no worker, and works long after the job.
+    docs/metrics.md says what the names mean.
+
+    Examples:
+      marlaas metrics acme/sums
+      marlaas metrics acme/sums --follow | jq '."reward/mean"'
+    """
+
+    async def run(client: "Client") -> int:
+        from .terminal.metrics import show_metrics
+
+        await show_metrics(client.job(job), follow=follow, as_json=as_json)
+        return 0
+
+    _with_client(settings, run)
+
+
+@app.command(rich_help_panel=_JOBS)
+@with_settings
 def stop(settings: "Settings", job: JobName) -> None:
     """End a job after its open steps, which are trained and committed."""
 

@@ -41,6 +41,7 @@ from .jobs.errors import (
 )
 from .jobs.failure_cause import ended_as, root_cause
 from .jobs.job_file import read_job_file
+from .jobs.metric_feed import metric_feed
 from .jobs.observer import JobObserver
 from .jobs.outages import is_outage, unreachable
 from .jobs.recent_rewards import RecentRewards
@@ -50,6 +51,7 @@ from .jobs.watching import watch
 from .schemas.events import JobResult, StepResult
 from .schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
 from .schemas.manifest import EvaluationDocument, StepMetrics
+from .schemas.metric_row import MetricRow
 from .schemas.names import TASK_QUEUE, JobKey
 from .schemas.settings import Setting
 from .storage.object_store import ObjectStore
@@ -192,7 +194,7 @@ class Client:
 
 
 class Job:
-    """A job by its name. All methods but `export`, `metrics` and `evaluation` ask Temporal, which
+    """A job by its name. All methods but `export`, `evaluation` and those of metrics ask Temporal, which
     forgets a job some time after its end."""
 
     def __init__(self, client: Client, key: JobKey) -> None:
@@ -331,10 +333,14 @@ class Job:
         """
         if versions is None:
             versions = range(1, (await self._client.revisions.latest_version(self.key) or 0) + 1)
-        wanted = list(versions)
-        manifests = await asyncio.gather(*(self._client.revisions.manifest(self.key, one) for one in wanted))
-        found = zip(wanted, manifests, strict=True)
-        return {one: manifest.metrics for one, manifest in found if manifest and manifest.metrics}
+        manifests = await asyncio.gather(
+            *(self._client.revisions.manifest(self.key, one) for one in versions)
+        )
+        return {one.version: one.metrics for one in manifests if one and one.metrics}
+
+    def metric_rows(self, *, follow: bool = False) -> AsyncGenerator[MetricRow]:
+        """Every row of metrics, and with `follow` those to come until the job ends. See `metric_feed`."""
+        return metric_feed(self._client.revisions, self.key, self.progress if follow else None)
 
     async def evaluation(self, version: int) -> EvaluationDocument | None:
         """The held-out evaluation of a version; None when there is none.

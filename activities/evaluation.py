@@ -1,6 +1,7 @@
 """The figures of a held-out evaluation."""
 
 import asyncio
+import time
 
 from temporalio import activity
 
@@ -63,6 +64,7 @@ class EvaluationActivities:
             reward_mean=sum(rewards) / len(rewards) if rewards else None,
             failed_samples=sum(sample.reward is None for sample in (*by_sampling, *by_argmax)),
             greedy_completions=await self._completions(data, greedy),
+            time=time.time(),
         )
 
     async def _scored(self, data: SummariseInput, groups: list[str]) -> list[ScoredGroup]:

@@ -1,5 +1,7 @@
 """Committing a policy version."""
 
+import time
+
 from temporalio import activity
 
 from ..schemas.events import SnapshotInput
@@ -45,6 +47,8 @@ class SnapshotActivities:
                 optimizer=candidate.optimizer,
                 batch=candidate.batch,
                 metrics=candidate.metrics,
+                phases=data.phases,
+                time=time.time(),
                 fingerprint=candidate.fingerprint,
                 settings=data.settings,
                 epoch=data.epoch,

@@ -172,7 +172,7 @@ class JobObserver:
                 for number, answer, sampled in _open(workflows, EvaluationProgress, answers, pending)
             ),
             "pending": tuple(pending),
-            "problems": (*stuck, *own, *unpolled, *unanswered, *_retrying(pending)),
+            "problems": (*stuck, *own, *unpolled, *unanswered, *_retrying(pending), *_unreported(progress)),
             **({"steps": progress.steps} if isinstance(progress, JobProgress) and progress.steps else {}),
         }
 
@@ -266,4 +266,13 @@ def _retrying(pending: Sequence[PendingActivity]) -> list[Problem]:
         )
         for one in pending
         if one.failure is not None
+    ]
+
+
+def _unreported(progress: Contract | None) -> list[Problem]:
+    trackers = progress.trackers if isinstance(progress, JobProgress) else ()
+    return [
+        Problem(kind="not reported", where=one.kind, message=one.problem)
+        for one in trackers
+        if one.problem is not None
     ]

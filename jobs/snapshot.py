@@ -64,12 +64,15 @@ class Problem(Contract):
     Attributes:
         kind: `stuck`: a workflow task fails again and again; `retrying`: so does an activity;
             `no worker`: nobody polls a task queue; `no answer`: a server or workflow says nothing;
-            `paused`, `stalled`: what the job itself says of a step; `refused`: of a signal.
-        where: a workflow's id, an activity's place, a queue or a server.
+            `paused`, `stalled`: what the job itself says of a step; `refused`: of a signal;
+            `not reported`: a tracker lacks metrics, which keeps the job from nothing.
+        where: a workflow's id, an activity's place, a queue, a server or a tracker.
         message: the reason, and what to do where that is known.
     """
 
-    kind: Literal["stuck", "retrying", "no worker", "no answer", "paused", "stalled", "refused"]
+    kind: Literal[
+        "stuck", "retrying", "no worker", "no answer", "paused", "stalled", "refused", "not reported"
+    ]
     where: str
     message: str
 

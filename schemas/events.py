@@ -10,9 +10,10 @@ from pydantic import Field
 from .contract import BlobRef, Contract, Digest
 from .dataset import DatasetRef
 from .job_spec import JobSpec
-from .manifest import AdapterRevision, Fingerprint, StepMetrics
+from .manifest import AdapterRevision, Fingerprint, PhaseSeconds, StepMetrics
 from .names import JobKey
 from .settings import Setting
+from .tracker_calls import TrackerState
 
 
 class ClaimInput(Contract):
@@ -203,11 +204,13 @@ class SnapshotInput(Contract):
         spec: that the job was started with.
         settings: made since, that held for the step.
         rounds: in which the groups were scored.
+        phases: of the step that made it; None for version 0.
     """
 
     spec: JobSpec
     candidate: Candidate
     groups: tuple[str, ...]
+    phases: PhaseSeconds | None = None
     first_run_id: str | None = None
     dataset: DatasetRef | None = None
     epoch: Annotated[int, Field(ge=0)] = 0
@@ -246,6 +249,27 @@ class SummariseInput(Contract):
         return self.spec.key.in_epoch(self.epoch)
 
 
+class ReportInput(Contract):
+    """Brings JSONL and trackers up to what is committed.
+
+    Attributes:
+        since: rows of versions before this one are in the JSONL.
+        newest: committed version.
+        evaluated: evaluations of versions up to this one have ended.
+        final: the job has ended.
+    """
+
+    spec: JobSpec
+    since: int
+    newest: int
+    evaluated: int
+    final: bool
+
+
+class ReportResult(Contract):
+    trackers: tuple[TrackerState, ...]
+
+
 class EvaluationResult(Contract):
     """Held-out scores of one policy version; see `EvaluationDocument`."""
 
@@ -255,32 +279,16 @@ class EvaluationResult(Contract):
     failed_samples: int
 
 
-class StepSeconds(Contract):
-    """Where a step's time went, by phase, in seconds of wall time.
+class StepSeconds(PhaseSeconds):
+    """Where a whole step's time went.
 
     Attributes:
         total: from the start of the step's workflow to its end.
-        rollout: from the dispatch of the rollouts to the end of the last one.
-        reward: likewise for the rewards.
-        turn: waiting for the version that the step trains on (0 when K is 0).
-        select: reading the scored groups and writing the batch.
-        train: from dispatch to the end.
-        snapshot: likewise.
-        sampling: time in which a sampler worked for the step.
-        scoring: time in which rewards were computed for the step and nothing was sampled for it.
-        training: time of the training computation.
+        snapshot: from dispatch to the end.
     """
 
     total: float
-    rollout: float
-    reward: float
-    turn: float
-    select: float
-    train: float
     snapshot: float
-    sampling: float
-    scoring: float
-    training: float
 
 
 class StepInput(Contract):
@@ -360,6 +368,7 @@ class JobState(Contract):
         recent: the last K+1 committed revisions, oldest first; what open steps are generated from.
         next_step: that has not been opened.
         settings: made so far, in order.
+        reported: rows of the versions up to this one have been reported.
     """
 
     started: Started
@@ -370,6 +379,7 @@ class JobState(Contract):
     evaluations: tuple[EvaluationResult, ...]
     last: StepResult | None
     settings: tuple[Setting, ...] = ()
+    reported: int = -1
 
 
 class JobResult(Contract):
@@ -401,6 +411,7 @@ class JobProgress(Contract):
         reason: why the job is `paused` or `stalled`, unless it was asked to be.
         settings: made since the job started, in order.
         refused: what was wrong with the last signal `set`, if it was refused.
+        trackers: how they did at the last report.
     """
 
     state: Literal["starting", "evaluating", "training", "paused", "stalled", "stopping", "done"]
@@ -412,3 +423,4 @@ class JobProgress(Contract):
     reason: str | None = None
     settings: tuple[Setting, ...] = ()
     refused: str | None = None
+    trackers: tuple[TrackerState, ...] = ()

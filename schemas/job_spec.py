@@ -12,6 +12,7 @@ from .contract import Contract, Digest, Document, Label, TenantLabel
 from .names import JobKey
 from .objective import ObjectiveSpec
 from .problems import problem_lines, shortened
+from .trackers import Tracker
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -209,6 +210,15 @@ class JobSpec(Document):
     optimizer: OptimizerSpec = OptimizerSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
     durability: DurabilitySpec = DurabilitySpec()
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go besides `marlaas metrics` and the JSONL in the bucket; at most one of each kind."""
+
+    @model_validator(mode="after")
+    def _trackers_of_different_kinds(self) -> Self:
+        kinds = [tracker.kind for tracker in self.trackers]
+        if len(set(kinds)) != len(kinds):
+            raise ValueError(f"trackers has a kind twice: {', '.join(kinds)}")
+        return self
 
     @model_validator(mode="after")
     def _targets_named_once(self) -> Self:
@@ -248,12 +258,12 @@ class JobSpec(Document):
 
     @property
     def digest(self) -> Digest:
-        """sha256 of the spec with its defaults filled in.
+        """sha256 of the spec with its defaults filled in, but not of `trackers`, which change no training.
 
         A field that is younger than the first jobs is no part of the document while it has its default, so
         those jobs keep their digest, and older workers read specs that do without it.
         """
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        return hashlib.sha256(self.model_dump_json(exclude={"trackers"}).encode()).hexdigest()
 
 
 class InvalidJobSpec(ValueError):

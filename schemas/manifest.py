@@ -139,6 +139,30 @@ class EpochDocument(Document):
     version: Annotated[int, Field(ge=0)]
 
 
+class PhaseSeconds(Contract):
+    """Where a step's time went up to its commit, by phase, in seconds of wall time.
+
+    Attributes:
+        rollout: from the dispatch of the rollouts to the end of the last one.
+        reward: likewise for the rewards.
+        turn: waiting for the version that the step trains on (0 when K is 0).
+        select: reading the scored groups and writing the batch.
+        train: from dispatch to the end.
+        sampling: time in which a sampler worked for the step.
+        scoring: time in which rewards were computed for the step and nothing was sampled for it.
+        training: time of the training computation.
+    """
+
+    rollout: float
+    reward: float
+    turn: float
+    select: float
+    train: float
+    sampling: float
+    scoring: float
+    training: float
+
+
 class Manifest(Document):
     """Commits a policy version. A version exists if and only if its manifest does.
 
@@ -151,6 +175,9 @@ class Manifest(Document):
         settings: made since, that held for the step.
         epoch: of the run that committed the version: how often the job was resumed after its end.
         metrics: of the step that led here; None for version 0.
+        phases: of that step; None for version 0, and in jobs of before they were kept.
+        time: of the commit, in seconds since 1970 by the clock of whoever committed; None in jobs of
+            before it was kept.
         fingerprint: of the worker that computed the version.
     """
 
@@ -162,6 +189,8 @@ class Manifest(Document):
     optimizer: BlobRef
     batch: BlobRef | None
     metrics: StepMetrics | None
+    phases: PhaseSeconds | None = None
+    time: float | None = None
     fingerprint: Fingerprint
     settings: tuple[Setting, ...] = ()
     epoch: Annotated[int, Field(ge=0)] = 0
@@ -180,6 +209,7 @@ class EvaluationDocument(Document):
         reward_mean: mean reward of the samples; None when all of them failed.
         failed_samples: without a reward, greedy ones included.
         greedy_completions: token ids of every prompt's greedy completion, by prompt.
+        time: when it was written, in seconds since 1970; None in those of before it was kept.
     """
 
     key: JobKey
@@ -191,3 +221,4 @@ class EvaluationDocument(Document):
     reward_mean: float | None
     failed_samples: int
     greedy_completions: tuple[tuple[int, ...], ...]
+    time: float | None = None

@@ -89,6 +89,10 @@ class JobKey(Contract):
     def epoch_key(self, epoch: int) -> str:
         return f"jobs/{self.job}/epochs/{epoch:08d}.json"
 
+    def metrics_key(self, first: int) -> str:
+        """Of the rows of metrics from version `first` on, up to where the next object begins."""
+        return f"jobs/{self.job}/metrics/{first:08d}.jsonl"
+
 
 class EpochKey(JobKey):
     """A job that was resumed after its end: each epoch has a stream of its own.

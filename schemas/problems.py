@@ -66,10 +66,13 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str]
         if tagged := [one for one in models if part in _tags(one)]:
             models = tagged
             continue
+        if isinstance(part, int):  # a place in a list, whose elements these are models of
+            path.append(str(part))
+            continue
         owner = models[0] if len(models) == 1 else None
-        field = owner.model_fields.get(str(part)) if owner else None
+        field = owner.model_fields.get(part) if owner else None
         models = _models(field.annotation) if field else []
-        path.append(str(part))
+        path.append(part)
     return path, owner
 
 

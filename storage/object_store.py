@@ -140,25 +140,27 @@ class ObjectStore:
             True when this call stored them. False means only that something is there: read it and
             compare, since it may be the caller's own bytes, stored by a try whose answer was lost.
         """
-        headers = {**_measure(data)[1], "If-None-Match": "*"}
+        return await self._put_if(bucket, key, data, {"If-None-Match": "*"})
 
-        def put() -> bool:
-            try:
-                self._put(bucket, key, data, headers)
-            except _Answer as answer:
-                if answer.status != 412:
-                    raise
-                return False
-            return True
+    async def put_over(self, bucket: str, key: str, data: bytes, tag: str) -> bool:
+        """Replaces the bytes that `get_tagged` gave with this tag.
 
-        return await self._attempt(f"put {bucket}/{key}", put)
+        Returns:
+            False when something else is there by now, which may be the caller's own bytes as in `put_new`.
+        """
+        return await self._put_if(bucket, key, data, {"If-Match": tag})
 
     async def get(self, bucket: str, key: str) -> bytes | None:
         """The bytes at a key; None when nothing is there."""
+        found = await self.get_tagged(bucket, key)
+        return None if found is None else found[0]
 
-        def get() -> bytes | None:
+    async def get_tagged(self, bucket: str, key: str) -> tuple[bytes, str] | None:
+        """The bytes at a key and the tag that names them for `put_over`; None when nothing is there."""
+
+        def get() -> tuple[bytes, str] | None:
             response = self._request("GET", bucket, key, accept=(200, 404))
-            return response.data if response.status == 200 else None
+            return (response.data, response.headers["ETag"]) if response.status == 200 else None
 
         return await self._attempt(f"get {bucket}/{key}", get)
 
@@ -184,6 +186,20 @@ class ObjectStore:
             return sorted(entry.object_name for entry in found if entry.object_name is not None)
 
         return await self._attempt(f"list {bucket}/{prefix}", listed)
+
+    async def _put_if(self, bucket: str, key: str, data: bytes, condition: dict[str, str]) -> bool:
+        headers = {**_measure(data)[1], **condition}
+
+        def put() -> bool:
+            try:
+                self._put(bucket, key, data, headers)
+            except _Answer as answer:
+                if answer.status != 412:
+                    raise
+                return False
+            return True
+
+        return await self._attempt(f"put {bucket}/{key}", put)
 
     def _put(self, bucket: str, key: str, data: bytes | Path, headers: dict[str, str]) -> None:
         with _open(data) as body:

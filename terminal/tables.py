@@ -7,11 +7,25 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobs.snapshot import JobSnapshot
+from ..schemas.metric_row import MetricRow
 from ..workers.stack_status import StackStatus
 from .words import duration, number, outcome, position
 
 _PIPE_WIDTH = 10_000
 """Columns of a pipe: nothing is cut or wrapped there."""
+_SHOWN = {
+    "reward/mean": "REWARD",
+    "group/zero_variance_share": "NO SIGNAL",
+    "policy/entropy": "ENTROPY",
+    "policy/kl": "KL",
+    "policy/clipped_share": "CLIPPED",
+    "sampler_gap/mean": "GAP",
+    "optimizer/grad_norm": "GRADIENT",
+    "length/completion_mean": "LENGTH",
+    "length/truncated_share": "CUT",
+    "eval/accuracy": "HELD-OUT",
+}
+"""Metrics that a terminal has room for, and their headings."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -63,6 +77,20 @@ def servers_table(status: StackStatus) -> Table:
         (
             (one.server, one.address or "–", "yes" if one.is_reachable else f"no: {one.problem}")
             for one in status.servers
+        ),
+    )
+
+
+def metrics_table(rows: Sequence[MetricRow]) -> Table:
+    """One row for each version, with the figures that are looked at first."""
+    figures: dict[int, dict[str, float]] = {}
+    for row in rows:
+        figures.setdefault(row.version, {}).update(row.figures)
+    return _table(
+        ("VERSION", *_SHOWN.values()),
+        (
+            (str(version), *(number(figures[version].get(name)) for name in _SHOWN))
+            for version in sorted(figures)
         ),
     )
 

@@ -15,6 +15,8 @@ from marlaas.schemas.events import (
     CloseInput,
     EvaluationResult,
     InitialiseInput,
+    ReportInput,
+    ReportResult,
     RewardInput,
     RewardResult,
     RolloutInput,
@@ -28,6 +30,7 @@ from marlaas.schemas.events import (
 )
 from marlaas.schemas.job_spec import JobSpec
 from marlaas.schemas.manifest import AdapterRevision, Fingerprint, StepMetrics
+from marlaas.schemas.tracker_calls import TrackerState
 from marlaas.workflows.plugin import WORKFLOWS
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
@@ -79,6 +82,8 @@ class NoopActivities:
         self.inputs: list[TrainInput] = []
         self.snapshots: list[SnapshotInput] = []
         self.rollout_inputs: list[RolloutInput] = []
+        self.reports: list[ReportInput] = []
+        self.trackers: tuple[TrackerState, ...] = ()
         self.failed_samples = 0
         self.failing_rounds = 1
         self.scored_rounds: list[int] = []
@@ -158,6 +163,11 @@ class NoopActivities:
         self.closed.append(str(data.key))
         return ClosedJob(version=len(self.trained))
 
+    @activity.defn
+    async def report(self, data: ReportInput) -> ReportResult:
+        self.reports.append(data)
+        return ReportResult(trackers=self.trackers)
+
     @property
     def all(self) -> list[Callable[..., Any]]:
         return [
@@ -171,6 +181,7 @@ class NoopActivities:
             self.snapshot,
             self.summarise_evaluation,
             self.close_job,
+            self.report,
         ]
 
     def _candidate(self, version: int, parent: str | None) -> Candidate:

@@ -20,6 +20,7 @@ from ..activities.close import CloseActivities
 from ..activities.datasets import Datasets
 from ..activities.evaluation import EvaluationActivities
 from ..activities.reopen import ReopenActivities
+from ..activities.report import ReportActivities
 from ..activities.reward import RewardActivities
 from ..activities.rollout import RolloutActivities
 from ..activities.select_batch import SelectActivities
@@ -38,6 +39,7 @@ from .reward_pool import RewardPool
 from .scratch import scratch_folder
 from .search_attributes import ensure_search_attributes
 from .settings import Addresses
+from .tracker_child import TrackerProcesses
 
 Role = Literal["control", "cpu", "gpu"]
 
@@ -159,6 +161,7 @@ async def _cpu(
                 SelectActivities(store, log).select_batch,
                 SnapshotActivities(revisions, log).snapshot,
                 evaluation.summarise_evaluation,
+                ReportActivities(store, revisions, TrackerProcesses(options.data / "tracking")).report,
                 CloseActivities(revisions, log).close_job,
                 # Jobs that ran when rewards got their own queue have tasks here, with all their retries.
                 # Replay does not compare queues, so those jobs' later rewards go to the new one.

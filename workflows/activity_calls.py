@@ -39,7 +39,7 @@ Input = TypeVar("Input", bound=Contract)
 Result = TypeVar("Result", bound=Contract | None)
 
 # A preempted worker costs an attempt, so attempts are not bounded; the time of the job is.
-_RETRY = RetryPolicy(
+RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500),
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=20),
@@ -77,7 +77,7 @@ class ActivityCall(Generic[Input, Result]):
             result_type=self.result,
             schedule_to_close_timeout=min(self.limit, timedelta(hours=spec.durability.give_up_hours)),
             heartbeat_timeout=timedelta(seconds=spec.durability.heartbeat_seconds),
-            retry_policy=_RETRY,
+            retry_policy=RETRY,
             priority=Priority(priority_key=1 + min(lead, 4), fairness_key=spec.tenant),
         )
 

@@ -21,15 +21,18 @@ from ..schemas.job_spec import InvalidJobSpec, JobSpec
 from ..schemas.manifest import AdapterRevision
 from ..schemas.names import COMMITTED_MEMO
 from ..schemas.settings import Setting, settle, with_settings
-from .evaluate import Evaluate
 from .job_end import close_job
 from .job_input import job_input
 from .job_start import reopen_job, start_job
+from .open_evaluations import OpenEvaluations, first_and_latest
 from .open_steps import OpenSteps, Turn
+from .reporting import FINAL_TRIES, Reporter
 from .search_attributes import Labels, keep_labelled
 
 _CLOSES = "close-job"
 """Patch: jobs that ended before it left their streams."""
+_REPORTS = "metric-reports"
+"""Patch: jobs that began before it report from their next continue-as-new on."""
 Phase = Literal["starting", "evaluating", "training", "paused", "stalled", "stopping", "done"]
 
 
@@ -51,7 +54,8 @@ class TrainJob:
         self._steps = OpenSteps()
         self._untrained: str | None = None
         self._refused: str | None = None
-        self._evaluations: list[asyncio.Task[None]] = []
+        self._evaluations = OpenEvaluations()
+        self._reporter: Reporter | None = None
 
     @workflow.signal
     def pause(self) -> None:
@@ -120,6 +124,7 @@ class TrainJob:
             reason=self._steps.trouble.reason if self._steps.trouble else None,
             settings=state.settings if state else (),
             refused=self._refused,
+            trackers=self._reporter.trackers if self._reporter else (),
         )
 
     @workflow.run
@@ -140,8 +145,11 @@ class TrainJob:
                 await self._reopen(given.resumed)
             elif self._state is None:
                 self._state = await start_job(self._given)
+            if workflow.patched(_REPORTS):
+                self._reporter = Reporter(self._given, self._committed.reported, self._reportable)
             await self._train()
             await self._evaluate_last()
+            await self._end_reports(final=True, tries=FINAL_TRIES)
             if workflow.patched(_CLOSES):
                 await close_job(self._given, self._committed.started.epoch)
         except asyncio.CancelledError:
@@ -153,6 +161,7 @@ class TrainJob:
         finally:
             if labels is not None:
                 labels.cancel()
+            await self._end_reports(final=True)
         self._finished = True
         return JobResult(
             outcome="completed" if self._version == self._spec.steps else "stopped",
@@ -187,6 +196,10 @@ class TrainJob:
             reward=last.metrics.reward_mean if last else None,
         )
 
+    def _reportable(self) -> tuple[int, int]:
+        """The newest version, and the version up to which every evaluation has ended."""
+        return self._version, min((self._version, *(one - 1 for one in self._evaluations.running)))
+
     def _phase(self) -> Phase:
         if self._finished:
             return "done"
@@ -196,7 +209,7 @@ class TrainJob:
             return "stopping"
         if self._steps.trouble:
             return self._steps.trouble.kind
-        if self._evaluations and not self._steps.tasks:
+        if self._evaluations.tasks and not self._steps.tasks:
             return "evaluating"
         return "paused" if self._paused else "training"
 
@@ -234,6 +247,7 @@ class TrainJob:
             elif self._drained():
                 if self._stopping or self._committed.next_step == self._spec.steps:
                     return
+                await self._end_reports(final=False)
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 assert self._given is not None
                 workflow.continue_as_new(args=[self._given.model_dump(mode="json"), self._carried()])
@@ -251,7 +265,7 @@ class TrainJob:
 
     def _drained(self) -> bool:
         """Nothing is open, and nothing will be: children left open would not survive continue-as-new."""
-        return self._opens_no_more() and not self._steps.tasks and not self._evaluations
+        return self._opens_no_more() and not self._steps.tasks and not self._evaluations.tasks
 
     def _blocks_the_end(self) -> bool:
         return self._stopping and bool(self._steps.paused)
@@ -266,18 +280,15 @@ class TrainJob:
         self._steps.take_ended()
 
     def _ended(self) -> bool:
-        return any(task.done() for task in (*self._steps.tasks, *self._evaluations))
+        return any(task.done() for task in (*self._steps.tasks, *self._evaluations.tasks))
 
     def _raise_failures(self) -> None:
         """Forgets children that have ended, and raises the failure of one that failed."""
-        tasks = self._steps.take_ended()
-        tasks += [task for task in self._evaluations if task.done()]
-        self._evaluations = [task for task in self._evaluations if not task.done()]
-        for task in tasks:
+        for task in (*self._steps.take_ended(), *self._evaluations.take_ended()):
             task.result()
 
     async def _settled(self) -> None:
-        while self._steps.tasks or self._evaluations:
+        while self._steps.tasks or self._evaluations.tasks:
             await workflow.wait_condition(self._ended)
             self._raise_failures()
 
@@ -317,19 +328,13 @@ class TrainJob:
     def _evaluate(self, revision: AdapterRevision) -> None:
         """Begins the evaluation of a revision; training does not wait for it."""
         if self._spec.evaluation.prompts:
-            self._evaluations.append(asyncio.create_task(self._run_evaluation(revision)))
+            spec = with_settings(self._spec, self._committed.settings, revision.version)
+            data = EvaluateInput(spec=spec, started=self._committed.started, revision=revision)
+            self._evaluations.open(data, self._keep_evaluation)
 
-    async def _run_evaluation(self, revision: AdapterRevision) -> None:
-        spec = with_settings(self._spec, self._committed.settings, revision.version)
-        result: EvaluationResult = await workflow.execute_child_workflow(
-            Evaluate.run,
-            EvaluateInput(spec=spec, started=self._committed.started, revision=revision),
-            id=spec.key.evaluation_id(revision.version),
-        )
-        evaluations = self._committed.evaluations
-        later = [one for one in (*evaluations[1:], result) if evaluations]
-        kept = (*(evaluations[:1] or (result,)), *sorted(later, key=lambda one: one.version)[-1:])
-        self._state = self._committed.model_copy(update={"evaluations": kept})
+    def _keep_evaluation(self, result: EvaluationResult) -> None:
+        evaluations = first_and_latest(self._committed.evaluations, result)
+        self._state = self._committed.model_copy(update={"evaluations": evaluations})
 
     async def _evaluate_last(self) -> None:
         evaluations = self._committed.evaluations
@@ -344,7 +349,7 @@ class TrainJob:
         """
         closes = workflow.patched(_CLOSES)
         if cancelled or closes:
-            await self._cancel((*self._steps.tasks, *self._evaluations))
+            await self._cancel((*self._steps.tasks, *self._evaluations.tasks))
         if not closes:
             return
         committed = await close_job(spec, self._state.started.epoch if self._state else 0)
@@ -352,6 +357,10 @@ class TrainJob:
             committed = self._version
         if committed is not None:
             workflow.upsert_memo({COMMITTED_MEMO: committed})
+
+    async def _end_reports(self, *, final: bool, tries: int = 1) -> None:
+        if self._reporter is not None:
+            await self._reporter.close(final=final, tries=tries)
 
     async def _cancel(self, tasks: Iterable[asyncio.Task[None]]) -> None:
         ending = list(tasks)
@@ -383,4 +392,7 @@ class TrainJob:
         )
 
     def _carried(self) -> JobState:
-        return self._committed.model_copy(update={"paused": self._paused, "stopping": self._stopping})
+        update: dict[str, object] = {"paused": self._paused, "stopping": self._stopping}
+        if self._reporter is not None:
+            update["reported"] = self._reporter.reported
+        return self._committed.model_copy(update=update)

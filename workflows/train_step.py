@@ -9,7 +9,6 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from ..schemas.events import (
-    Candidate,
     GroupAssignment,
     SelectedBatch,
     SelectInput,
@@ -21,7 +20,7 @@ from ..schemas.events import (
     TrainInput,
     Trouble,
 )
-from ..schemas.manifest import AdapterRevision
+from ..schemas.manifest import AdapterRevision, PhaseSeconds, StepMetrics
 from ..schemas.names import training_group
 from ..schemas.seeds import prompt_at, refill_seed
 from ..schemas.settings import Setting, with_settings
@@ -152,19 +151,32 @@ class TrainStep:
         trained = workflow.now()
 
         self._phase = "snapshot"
+        assert candidate.metrics is not None
+        phases = self._phases(candidate.metrics, [begun, scored, turned, selected, trained])
         committed = await SNAPSHOT(
             self._spec,
             SnapshotInput(
                 spec=data.spec,
                 candidate=candidate,
                 groups=self._names,
+                phases=phases,
                 settings=tuple(one for one in self._settings if one.from_step <= data.step),
                 rounds=self._round + 1,
                 epoch=data.started.epoch,
             ),
         )
         self._phase = "done"
-        return self._result(committed, candidate, [begun, scored, turned, selected, trained])
+        ended = workflow.now()
+        return StepResult(
+            step=data.step,
+            revision=committed,
+            metrics=candidate.metrics,
+            seconds=StepSeconds(
+                **dict(phases),
+                total=(ended - begun).total_seconds(),
+                snapshot=(ended - trained).total_seconds(),
+            ),
+        )
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -267,27 +279,17 @@ class TrainStep:
         job = workflow.get_external_workflow_handle(parent.workflow_id)
         await job.signal("step_trouble", args=[self._data.step, trouble])
 
-    def _result(self, committed: AdapterRevision, candidate: Candidate, times: list[datetime]) -> StepResult:
-        metrics = candidate.metrics
-        assert metrics is not None
+    def _phases(self, metrics: StepMetrics, times: list[datetime]) -> PhaseSeconds:
         begun, scored, turned, selected, trained = times
         rollouts_ended = self._set.rollouts_ended
-        ended = workflow.now()
         sampling = covered(self._set.sampling)
-        return StepResult(
-            step=self._data.step,
-            revision=committed,
-            metrics=metrics,
-            seconds=StepSeconds(
-                total=(ended - begun).total_seconds(),
-                rollout=(rollouts_ended - begun).total_seconds(),
-                reward=(scored - rollouts_ended).total_seconds(),
-                turn=(turned - scored).total_seconds(),
-                select=(selected - turned).total_seconds(),
-                train=(trained - selected).total_seconds(),
-                snapshot=(ended - trained).total_seconds(),
-                sampling=sampling,
-                scoring=covered([*self._set.sampling, *self._set.scoring]) - sampling,
-                training=metrics.train_seconds,
-            ),
+        return PhaseSeconds(
+            rollout=(rollouts_ended - begun).total_seconds(),
+            reward=(scored - rollouts_ended).total_seconds(),
+            turn=(turned - scored).total_seconds(),
+            select=(selected - turned).total_seconds(),
+            train=(trained - selected).total_seconds(),
+            sampling=sampling,
+            scoring=covered([*self._set.sampling, *self._set.scoring]) - sampling,
+            training=metrics.train_seconds,
         )

@@ -1,6 +1,7 @@
 """A whole cluster under test: real servers, real worker processes, a tiny model, and ways to hurt them."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,9 +38,13 @@ class WorkerProcess:
         return self._process.pid
 
     def children(self, target: str = "") -> list[psutil.Process]:
-        """Its child processes whose command line names `target`."""
-        found = psutil.Process(self.pid).children(recursive=True)
-        return [child for child in found if target in " ".join(child.cmdline())]
+        """Its child processes whose command line names `target`; some, as those of reports, live shortly."""
+        found: list[psutil.Process] = []
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if target in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
 
     def child(self, target: str) -> psutil.Process:
         """Its one child process of this kind."""
@@ -69,14 +74,14 @@ class WorkerProcess:
 
 
 class Workers:
-    """Worker processes on one set of servers."""
+    """Worker processes on one set of servers, with one data folder."""
 
     def __init__(self, addresses: Addresses, data: Path) -> None:
-        self._addresses, self._data = addresses, data
+        self._addresses, self.data = addresses, data
         self._workers: list[WorkerProcess] = []
 
     def start(self, role: Role) -> WorkerProcess:
-        worker = WorkerProcess(role, self._addresses, self._data)
+        worker = WorkerProcess(role, self._addresses, self.data)
         self._workers.append(worker)
         return worker
 

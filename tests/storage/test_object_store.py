@@ -238,3 +238,15 @@ async def test_a_full_store_says_so_and_keeps_what_it_has(tmp_path: Path, key: J
     finally:
         server.kill()
         store.close()
+
+
+async def test_bytes_are_replaced_only_by_whoever_read_them(store: ObjectStore, key: JobKey) -> None:
+    name = f"jobs/{key.job}/tagged"
+    assert await store.get_tagged(key.bucket, name) is None
+    assert await store.put_new(key.bucket, name, b"one")
+    found = await store.get_tagged(key.bucket, name)
+    assert found is not None
+    assert found[0] == b"one"
+    won = await asyncio.gather(*(store.put_over(key.bucket, name, b"two %d" % n, found[1]) for n in range(8)))
+    assert sum(won) == 1
+    assert await store.get(key.bucket, name) == b"two %d" % won.index(True)

@@ -1,0 +1,41 @@
+"""Prometheus: the newest figures of a job, on a Pushgateway."""
+# The library is partly typed.
+# pyright: reportUnknownVariableType=false
+
+import os
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
+
+from ..schemas.metric_row import EVALUATION_FIGURES, STEP_FIGURES, MetricRow
+from ..schemas.names import JobKey
+from ..schemas.tracker_calls import Position
+from .sink import TrackerUnavailable
+
+ADDRESS = "MARLAAS_PUSH_GATEWAY"
+_SECONDS = 10
+_MEANINGS = {**STEP_FIGURES, **EVALUATION_FIGURES}
+
+
+class PushGateway:
+    """The group of the job on the gateway, which every push replaces whole: nothing can double."""
+
+    def __init__(self, key: JobKey) -> None:
+        address = os.environ.get(ADDRESS)
+        if not address:
+            raise TrackerUnavailable(f"the worker knows no Pushgateway: set {ADDRESS}=host:port there")
+        self._address = address
+        self._key = key
+
+    def position(self) -> Position:
+        return Position(newest_only=True)
+
+    def append(self, rows: Sequence[MetricRow], *, final: bool) -> None:
+        registry = CollectorRegistry()
+        for row in rows:
+            Gauge(f"marlaas_{row.kind}_version", "of the row", registry=registry).set(row.version)
+            for name, figure in row.figures.items():
+                gauge = Gauge(f"marlaas_{name.replace('/', '_')}", _MEANINGS[name], registry=registry)
+                gauge.set(figure)
+        group = {"tenant": self._key.tenant, "training_job": self._key.job}
+        push_to_gateway(self._address, "marlaas", registry, group, timeout=_SECONDS)
