@@ -119,8 +119,8 @@ async def test_a_job_that_fails_reports_what_it_had(temporal: Client) -> None:
     activities = NoopActivities()
 
     def fail_later() -> None:
-        if len(activities.trained) == 4:
-            activities.failed_samples = 10
+        if len(activities.trained) == 5:
+            raise ApplicationError("the fifth step cannot be trained", non_retryable=True)
 
     activities.on_trained = fail_later
     async with noop_workers(temporal, activities):
