@@ -64,15 +64,15 @@ def test_a_mask_with_gaps_keeps_the_tokens_between_as_context() -> None:
 def test_samples_of_a_group_share_their_prompt() -> None:
     batch = make_batch([(list(range(3, 13)), [Sample([20, 21, 22], 1.0), Sample([30, 31], 0.0)])])
     (micro,) = pack(batch, [0, 1], 1000)
-    assert micro.token_ids.tolist() == [[*range(3, 13), 20, 21, 30]]
-    assert micro.positions.tolist() == [[*range(10), 10, 11, 10]]
+    assert micro.token_ids.tolist() == [[*range(3, 13), 20, 21, 30, 0, 0, 0]]
+    assert micro.positions.tolist() == [[*range(10), 10, 11, 10, 0, 0, 0]]
     assert micro.predictors.tolist() == [9, 10, 11, 9, 12]
 
 
 def test_equal_prompts_of_different_groups_are_rows_of_their_own() -> None:
     batch = make_batch([([1, 2], [Sample([5, 6], 1.0), Sample([7], 0.0)])] * 2)
     (micro,) = pack(batch, [0, 1, 2, 3], 1000)
-    assert micro.token_ids.tolist() == [[1, 2, 5], [1, 2, 5]]
+    assert micro.token_ids.tolist() == [[1, 2, 5, *[0] * 13]] * 2
 
 
 def test_samples_of_a_group_with_other_prompts_are_not_mixed() -> None:
@@ -83,7 +83,7 @@ def test_samples_of_a_group_with_other_prompts_are_not_mixed() -> None:
     check_layout(batch, [0, 1], pack(batch, [0, 1], 1000))
 
 
-@pytest.mark.parametrize("budget", [30, 64, 100, 333])
+@pytest.mark.parametrize("budget", [32, 64, 100, 333])
 def test_micro_batches_keep_the_budget_padding_counted(budget: int) -> None:
     batch = random_batch(5, groups=6, samples=5, prompt=(3, 20), completion=(1, 9), vocabulary=100)
     for micro in pack(batch, range(30), budget):
@@ -96,14 +96,14 @@ def test_a_sequence_over_the_budget_gets_a_micro_batch_of_its_own() -> None:
     )
     micro_batches = pack(batch, [0, 1, 2], 25)
     check_layout(batch, [0, 1, 2], micro_batches)
-    assert [micro.token_ids.shape for micro in micro_batches] == [(1, 49), (1, 21), (1, 4)]
+    assert [micro.token_ids.shape for micro in micro_batches] == [(1, 64), (1, 32), (1, 16)]
 
 
 def test_long_completions_of_a_short_prompt_do_not_share_a_row() -> None:
     """Attention over the whole row would cost more than the few prompt tokens that sharing saves."""
     batch = make_batch([([1] * 4, [Sample([2] * 500, 1.0), Sample([3] * 500, 0.0)])])
     (micro,) = pack(batch, [0, 1], 100_000)
-    assert micro.token_ids.shape == (2, 503)
+    assert micro.token_ids.shape == (2, 512)
 
 
 def test_the_layout_is_the_same_every_time() -> None:
