@@ -178,7 +178,9 @@ class DurabilitySpec(Contract):
     """A worker that says nothing for so long has lost its work to another."""
     give_up_hours: Annotated[float, Field(ge=0.001, le=24 * 365)] = 24 * 7.0
     """Longest that one activity may take, with all its retries and all its waiting for workers."""
-    stalled_after_minutes: Annotated[float, Field(ge=0.01, le=24 * 60)] = 30.0
+    stalled_after_minutes: Annotated[
+        float, Field(ge=0.01, le=24 * 60, exclude_if=lambda minutes: minutes == 30.0)
+    ] = 30.0
     """When nothing in a step has moved for so long, or up to twice that, the job is shown as stalled."""
     fingerprint: Literal["require", "accept"] = "require"
     """`require`: only workers with the processor kind and versions that began the job go on with it.

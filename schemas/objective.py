@@ -3,6 +3,7 @@
 Formulas stand with the functions in `engines/`.
 """
 
+import operator
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import Field, model_validator
@@ -107,7 +108,7 @@ class ObjectiveSpec(Contract):
     """Completions that the token limit cut have no part in the loss. Their rewards still count in the
     statistics of their group."""
     overlong: OverlongSpec | None = None
-    refill_limit: Annotated[float, Field(ge=0, le=16)] = 0.0
+    refill_limit: Annotated[float, Field(ge=0, le=16, exclude_if=operator.not_)] = 0.0
     """Dynamic sampling (DAPO, section 3.2), as a share of `sampling.groups_per_step`: a step samples up to so
     many more groups, one for each whose rewards are all equal or failed. Those stay in the batch and teach
     nothing."""
