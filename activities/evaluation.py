@@ -41,12 +41,7 @@ class EvaluationActivities:
         if document is None:
             document = await self._revisions.put_evaluation(await self._document(data, sampled, greedy))
         await self._log.purge_groups(key, (*sampled, *greedy))
-        return EvaluationResult(
-            version=version,
-            accuracy=document.accuracy,
-            greedy_accuracy=document.greedy_accuracy,
-            failed_samples=document.failed_samples,
-        )
+        return result_of(document)
 
     async def _document(
         self, data: SummariseInput, sampled: list[str], greedy: list[str]
@@ -80,6 +75,16 @@ class EvaluationActivities:
             tuple(token for token, produced in zip(one.token_ids, one.mask, strict=True) if produced)
             for _, one in (trajectories[0] for trajectories in found)
         )
+
+
+def result_of(document: EvaluationDocument) -> EvaluationResult:
+    """What workflows are told of an evaluation."""
+    return EvaluationResult(
+        version=document.version,
+        accuracy=document.accuracy,
+        greedy_accuracy=document.greedy_accuracy,
+        failed_samples=document.failed_samples,
+    )
 
 
 def _share_right(samples: list[ScoredSample]) -> float:

@@ -5,10 +5,11 @@ import asyncio
 from temporalio import activity
 
 from ..schemas.events import EvaluationResult, JobState, ReopenInput, Started
-from ..schemas.manifest import AdapterRevision, EvaluationDocument, Manifest
+from ..schemas.manifest import AdapterRevision, Manifest
 from ..schemas.names import JobKey
 from ..storage.revisions import Revisions
 from ..storage.trajectory_log import TrajectoryLog
+from .evaluation import result_of
 
 
 class NothingToResume(Exception):
@@ -84,13 +85,4 @@ class ReopenActivities:
         found = [
             await self._revisions.evaluation(key, one) for one in sorted({*versions[:1], *versions[-1:]})
         ]
-        return tuple(_result(one) for one in found if one is not None)
-
-
-def _result(document: EvaluationDocument) -> EvaluationResult:
-    return EvaluationResult(
-        version=document.version,
-        accuracy=document.accuracy,
-        greedy_accuracy=document.greedy_accuracy,
-        failed_samples=document.failed_samples,
-    )
+        return tuple(result_of(one) for one in found if one is not None)
