@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test lint acceptance
+.PHONY: install demo test lint docs acceptance
 
 install: .venv/installed  ## venv and dependencies
 
@@ -22,6 +22,9 @@ lint: install  ## format, lint and types
 
 test: lint  ## lint, types and every test against real servers
 	$(BIN)/pytest
+
+docs: install  ## the pages that are made from the code
+	$(BIN)/python docs/generate.py
 
 acceptance: install  ## the benches, each with its bound
 	$(BIN)/python bench/reward_overhead.py

@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import Client, Job, connect
+    from .client import Client, connect
+    from .job import Job
     from .jobs.snapshot import JobSnapshot
     from .schemas.job_spec import InvalidJobSpec, JobSpec
     from .workers.settings import load_settings
@@ -14,7 +15,7 @@ __all__ = ["Client", "InvalidJobSpec", "Job", "JobSnapshot", "JobSpec", "connect
 _HOMES = {
     "Client": ".client",
     "InvalidJobSpec": ".schemas.job_spec",
-    "Job": ".client",
+    "Job": ".job",
     "JobSnapshot": ".jobs.snapshot",
     "JobSpec": ".schemas.job_spec",
     "connect": ".client",

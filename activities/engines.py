@@ -14,7 +14,8 @@ from ..schemas.engine_calls import (
     TrainCall,
     Trained,
 )
-from ..schemas.job_spec import Environment, RewardLimits
+from ..schemas.environment import Environment
+from ..schemas.job_spec import RewardLimits
 from ..schemas.names import JobKey
 
 

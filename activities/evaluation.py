@@ -2,19 +2,19 @@
 
 import asyncio
 import time
+from itertools import accumulate
 
 from temporalio import activity
 
+from ..schemas.dataset import DatasetRef
 from ..schemas.events import EvaluationResult, SummariseInput
 from ..schemas.manifest import EvaluationDocument
 from ..schemas.names import evaluation_group
-from ..schemas.trajectory import ScoredGroup, ScoredSample
+from ..schemas.trajectory import ScoredGroup
 from ..storage.revisions import Revisions
 from ..storage.trajectory_log import TrajectoryLog
+from .held_out_scores import held_out_scores
 from .reward import MissingTrajectories
-
-RIGHT = 1.0
-"""The least reward of a right answer."""
 
 
 class EvaluationActivities:
@@ -46,20 +46,20 @@ class EvaluationActivities:
     async def _document(
         self, data: SummariseInput, sampled: list[str], greedy: list[str]
     ) -> EvaluationDocument:
-        by_sampling = [s for group in await self._scored(data, sampled) for s in group.samples]
-        by_argmax = [s for group in await self._scored(data, greedy) for s in group.samples]
-        rewards = [sample.reward for sample in by_sampling if sample.reward is not None]
+        by_sampling, by_argmax = await self._scored(data, sampled), await self._scored(data, greedy)
+        every = [sample for group in (*by_sampling, *by_argmax) for sample in group.samples]
         return EvaluationDocument(
             key=data.spec.key,
             version=data.revision.version,
-            prompts=data.dataset.held_out,
             samples=data.spec.evaluation.samples,
-            accuracy=_share_right(by_sampling),
-            greedy_accuracy=_share_right(by_argmax),
-            reward_mean=sum(rewards) / len(rewards) if rewards else None,
-            failed_samples=sum(sample.reward is None for sample in (*by_sampling, *by_argmax)),
+            failed_samples=sum(sample.reward is None for sample in every),
             greedy_completions=await self._completions(data, greedy),
             time=time.time(),
+            by_environment={
+                name: held_out_scores(by_sampling[part], by_argmax[part])
+                for name, part in _held_out_parts(data.dataset).items()
+            },
+            **dict(held_out_scores(by_sampling, by_argmax)),
         )
 
     async def _scored(self, data: SummariseInput, groups: list[str]) -> list[ScoredGroup]:
@@ -83,9 +83,16 @@ def result_of(document: EvaluationDocument) -> EvaluationResult:
         version=document.version,
         accuracy=document.accuracy,
         greedy_accuracy=document.greedy_accuracy,
+        reward_mean=document.reward_mean,
         failed_samples=document.failed_samples,
     )
 
 
-def _share_right(samples: list[ScoredSample]) -> float:
-    return sum(sample.reward is not None and sample.reward >= RIGHT for sample in samples) / len(samples)
+def _held_out_parts(dataset: DatasetRef) -> dict[str, slice]:
+    """Of a mixture, where the held-out rows of each environment are that has some."""
+    ends = accumulate(part.held_out for part in dataset.parts)
+    return {
+        part.name: slice(end - part.held_out, end)
+        for part, end in zip(dataset.parts, ends, strict=True)
+        if part.held_out
+    }

@@ -22,6 +22,7 @@ PERMANENT = frozenset(
     {
         "InvalidEnvironment",
         "UnusableModel",
+        "UnusableStart",
         "JobExists",
         "ConflictingCommit",
         "UnusableDataset",

@@ -115,18 +115,22 @@ class RewardActivities:
         try:
             score = await self._scorer.score(
                 spec.key,
-                spec.environment,
+                spec.environments[row.environment],
                 spec.rewards,
                 row,
                 trajectory.text,
-                code=data.dataset.reward_code,
+                code=data.dataset.code_of(row.environment),
             )
         except InvalidEnvironment as fault:
             raise UnusableReward(
                 f"{fault}; it was fine when the job began: mend it and the job goes on"
             ) from fault
         return ScoredSample(
-            sample=trajectory.sample, stream_sequence=sequence, reward=score.reward, failure=score.failure
+            sample=trajectory.sample,
+            stream_sequence=sequence,
+            reward=score.reward,
+            failure=score.failure,
+            parts=score.parts,
         )
 
 

@@ -7,7 +7,7 @@ from temporalio import activity
 from ..schemas.batch import Batch
 from ..schemas.events import SelectedBatch, SelectInput
 from ..schemas.names import JobKey
-from ..schemas.trajectory import ScoredGroup, Trajectory
+from ..schemas.trajectory import ScoredGroup, Trajectory, part_means
 from ..storage.object_store import ObjectStore
 from ..storage.trajectory_log import TrajectoryLog
 from .reward import MissingTrajectories
@@ -43,6 +43,7 @@ class SelectActivities:
             samples=len(samples),
             failed_samples=len(failures),
             failure=failures[0] if failures else None,
+            reward_parts=part_means(scored for scored, _ in groups),
         )
 
 

@@ -10,8 +10,16 @@ from temporalio import activity
 from ..schemas.contract import BlobRef
 from ..schemas.engine_calls import ADAPTER_FILE, OPTIMIZER_FILE, InitialiseCall, TrainCall
 from ..schemas.events import Candidate, InitialiseInput, TrainInput
+from ..schemas.job_spec import JobSpec
+from ..schemas.manifest import Manifest
+from ..schemas.names import JobKey
 from ..storage.blob_cache import BlobCache
+from ..storage.revisions import Revisions
 from .engines import Trainer
+
+
+class UnusableStart(Exception):
+    """A version that a job can't start from."""
 
 
 class TrainActivities:
@@ -22,8 +30,9 @@ class TrainActivities:
     `snapshot` has committed it.
     """
 
-    def __init__(self, cache: BlobCache, trainer: Trainer, scratch: Path) -> None:
+    def __init__(self, cache: BlobCache, revisions: Revisions, trainer: Trainer, scratch: Path) -> None:
         self._cache = cache
+        self._revisions = revisions
         self._trainer = trainer
         self._scratch = scratch
 
@@ -31,16 +40,31 @@ class TrainActivities:
     async def initialise(self, data: InitialiseInput) -> Candidate:
         """Computes version 0, after checking that model, adapter and prompts fit one another.
 
+        A version of another job that it starts from never changes. A PEFT folder may change from one try to
+        the next; the try whose result Temporal records decides.
+
         Raises:
+            UnusableStart: when the version to start from is not there, or was trained with another `lora`.
             EngineFailure: `UnusableModel` or `UnusableDataset`, naming the layer or row.
         """
         bucket = data.spec.key.bucket
-        async with self._cache.pinned(bucket, data.dataset.blob) as dataset:
-            with tempfile.TemporaryDirectory(dir=self._scratch) as out:
-                made = await self._trainer.initialise(
-                    InitialiseCall(spec=data.spec, dataset_path=str(dataset), out=out)
+        start = await self._start(data.spec)
+        async with AsyncExitStack() as stack:
+            dataset = await stack.enter_async_context(self._cache.pinned(bucket, data.dataset.blob))
+            path = None
+            if start is not None:
+                path = str(await stack.enter_async_context(self._cache.pinned(bucket, start.adapter)))
+            out = stack.enter_context(tempfile.TemporaryDirectory(dir=self._scratch))
+            made = await self._trainer.initialise(
+                InitialiseCall(
+                    spec=data.spec,
+                    dataset_path=str(dataset),
+                    start_adapter_path=path,
+                    start_base=start.fingerprint.base if start else None,
+                    out=out,
                 )
-                adapter, optimizer = await self._upload(bucket, Path(out))
+            )
+            adapter, optimizer = await self._upload(bucket, Path(out))
         return Candidate(
             version=0,
             parent=None,
@@ -94,6 +118,23 @@ class TrainActivities:
             metrics=trained.metrics,
             fingerprint=trained.fingerprint,
         )
+
+    async def _start(self, spec: JobSpec) -> Manifest | None:
+        """The manifest of another job's version that the spec starts from."""
+        start = spec.start
+        if start is None or start.job is None or start.version is None:
+            return None
+        key = JobKey(tenant=spec.tenant, job=start.job.partition("/")[2])
+        job, manifest = await asyncio.gather(
+            self._revisions.job(key), self._revisions.manifest(key, start.version)
+        )
+        if job is None or manifest is None:
+            raise UnusableStart(f"start: version {start.version} of job {key} is not committed")
+        if job.spec.lora != spec.lora:
+            raise UnusableStart(
+                f"start: job {key} has lora {job.spec.lora}, and this job {spec.lora}; they have to be equal"
+            )
+        return manifest
 
     async def _upload(self, bucket: str, folder: Path) -> tuple[BlobRef, BlobRef]:
         """Stores both files, and keeps them here: the next step is likely to train or sample them here."""

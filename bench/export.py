@@ -38,7 +38,7 @@ async def fetch(name: str, data: Path, out: Path) -> tuple[JobSpec, EvaluationDo
     async with Supervisor(Settings(data=data)).running() as addresses, await connect(addresses) as client:
         job = client.job(name)
         exported = await job.export(out)
-        document = await client.revisions.job(job.key)
+        document = await client.connection.revisions.job(job.key)
         evaluation = await job.evaluation(exported.version)
     if document is None or evaluation is None:
         raise SystemExit(f"job {name} has no evaluation of version {exported.version}")
@@ -70,9 +70,9 @@ def main() -> int:
         model = PeftModel.from_pretrained(cast(Any, plain), str(out)).eval()
         rows = build_dataset(spec).held_out
         completions = [greedy(model, tokenizer, row, spec.sampling.max_tokens) for row in rows]
-    scorer = load_scorer(spec.environment)
+    scorers = {name: load_scorer(environment) for name, environment in spec.environments.items()}
     texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids in completions]
-    right = sum(scorer(row, text) >= 1 for row, text in zip(rows, texts, strict=True))
+    right = sum(scorers[row.environment](row, text).value >= 1 for row, text in zip(rows, texts, strict=True))
     same = sum(
         list(expected) == found
         for expected, found in zip(reported.greedy_completions, completions, strict=True)

@@ -5,7 +5,8 @@ import time
 
 from marlaas.environments.scoring import load_scorer
 from marlaas.schemas.dataset import Message, Row
-from marlaas.schemas.job_spec import JsonlEnvironment, RewardLimits
+from marlaas.schemas.environment import JsonlEnvironment
+from marlaas.schemas.job_spec import RewardLimits
 from marlaas.schemas.names import JobKey
 from marlaas.workers.reward_pool import RewardPool
 

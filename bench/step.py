@@ -48,7 +48,9 @@ async def measure(spec: JobSpec, models: Path) -> tuple[list[StepResult], list[f
             await job.result()
             results = await job.step_results(range(spec.steps))
             ends = [
-                (await client.temporal.get_workflow_handle(spec.key.step_id(step)).describe()).close_time
+                (
+                    await client.connection.temporal.get_workflow_handle(spec.key.step_id(step)).describe()
+                ).close_time
                 for step in range(spec.steps)
             ]
     times = [end.timestamp() for end in ends if end is not None]

@@ -97,10 +97,10 @@ def check_prompts(base: BaseModel, dataset: Dataset, limit: int) -> None:
         try:
             length = len(prompt_ids(base.tokenizer, row.messages))
         except Exception as error:  # chat templates raise what they like
-            problems.append(f"{row.source}: the chat template failed: {error}")
+            problems.append(f"{row.place}: the chat template failed: {error}")
         else:
             if length > limit:
-                problems.append(f"{row.source}: {length} tokens")
+                problems.append(f"{row.place}: {length} tokens")
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UnusableDataset(

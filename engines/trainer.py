@@ -4,6 +4,7 @@
 import copy
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -72,13 +73,21 @@ class Trainer:
         self._model = base.model
         self._slot: _Slot | None = None
 
-    def initialise(self, lora: LoraSpec, seed: int, folder: Path) -> None:
-        """Writes version 0 of an adapter and of its optimizer state into a folder.
+    def initialise(
+        self, lora: LoraSpec, seed: int, folder: Path, start: Mapping[str, torch.Tensor] | None = None
+    ) -> None:
+        """Writes version 0 of an adapter, and of its optimizer state with moments of 0, into a folder.
+
+        Args:
+            start: the adapter's tensors, float32; by default new ones.
 
         Raises:
-            UnusableModel: when a target names no linear layer of the model.
+            UnusableModel: when a target names no linear layer of the model, or `start` does not fit: another
+                rank, other layers, a tensor missing.
         """
-        tensors = initial_adapter(self._fit(lora, checkpointing=False).layers, lora, seed)
+        layers = self._fit(lora, checkpointing=False).layers
+        tensors = dict(start) if start is not None else initial_adapter(layers, lora, seed)
+        check_adapter(tensors, layers, lora)
         save_file(tensors, folder / ADAPTER_FILE)
         write_initial_state(tensors, folder / OPTIMIZER_FILE)
 

@@ -2,44 +2,109 @@
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Sequence
 
 from ..schemas.dataset import Dataset, Row
-from ..schemas.job_spec import JobSpec, JsonlEnvironment, ReasoningGymEnvironment
-from .invalid import InvalidEnvironment
+from ..schemas.environment import (
+    Environment,
+    HuggingFaceEnvironment,
+    JsonlEnvironment,
+    MixtureEnvironment,
+    ParquetEnvironment,
+    ReasoningGymEnvironment,
+)
+from ..schemas.job_spec import JobSpec
+from ..schemas.mixing import mixed
+from .arrow_rows import read_parquet, read_saved
+from .invalid import InvalidEnvironment, of_mixture
 from .jsonl import read_jsonl
 from .reasoning_gym import task_rows
 
 
 def build_dataset(spec: JobSpec) -> Dataset:
-    """Makes the dataset of a job.
+    """Makes the dataset of a job; of a mixture, the rows of each environment in its order.
 
     The held-out prompts are those whose messages have the lowest sha256, so they depend neither on
     the order of the prompts nor on the job's seed, and jobs on the same prompts share them. No
-    training row has the messages of a held-out one; of rows with equal messages, one is held out and
-    the others are left out.
+    training row has the messages of a held-out one; of rows with equal messages in one environment, one is
+    held out and the others are left out. A mixture holds out of each environment as many as its weight says.
 
     Raises:
         InvalidEnvironment: when the environment is wrong, or has too few prompts.
         OSError: when a file could not be read for a reason that may pass.
     """
-    match spec.environment:
-        case ReasoningGymEnvironment() as environment:
-            rows, pool = task_rows(environment), f"pool of {environment.pool}"
-        case JsonlEnvironment() as environment:
-            rows, pool = read_jsonl(environment.path), "file"
+    if not isinstance(spec.environment, MixtureEnvironment):
+        rows = _read(spec.environment)
+        held_out = _held_out(spec.environment, rows, spec.evaluation.prompts, "is")
+        return Dataset(train=_others(rows, held_out), held_out=tuple(held_out.values()))
+    mixture = spec.environment.of
+    counts = _shares([one.weight for one in mixture], spec.evaluation.prompts)
+    pools: list[list[Row]] = []
+    apart: list[dict[str, Row]] = []
+    for index, one in enumerate(mixture):
+        with of_mixture(index):
+            rows = [row.model_copy(update={"environment": one.name}) for row in _read(one.environment)]
+        pools.append(rows)
+        apart.append(
+            _held_out(
+                one.environment,
+                rows,
+                counts[index],
+                f"is {spec.evaluation.prompts}, of which {one.name} gets",
+            )
+        )
+    every = {digest: row for part in apart for digest, row in part.items()}
+    train = [_others(rows, every) for rows in pools]
+    for one, left in zip(mixture, train, strict=True):
+        if not left:
+            raise InvalidEnvironment(
+                "environment.of",
+                f"every prompt of {one.name} is held out in another environment: nothing is left to train on",
+            )
+    return Dataset(
+        train=tuple(row for rows in train for row in rows),
+        held_out=tuple(row for part in apart for row in part.values()),
+    )
+
+
+def _read(environment: Environment) -> list[Row]:
+    match environment:
+        case ReasoningGymEnvironment():
+            return task_rows(environment)
+        case JsonlEnvironment():
+            return read_jsonl(environment.path, environment.prompt_field)
+        case ParquetEnvironment():
+            return read_parquet(environment.path, environment.prompt_field)
+        case HuggingFaceEnvironment():
+            return read_saved(environment.path, environment.split, environment.prompt_field)
+
+
+def _shares(weights: Sequence[int], prompts: int) -> Counter[int]:
+    return Counter(mixed(tuple(weights), position)[0] for position in range(prompts))
+
+
+def _held_out(environment: Environment, rows: list[Row], wanted: int, whose: str) -> dict[str, Row]:
+    """The rows to hold out, by the digests of their messages.
+
+    Args:
+        whose: words for the part of `evaluation.prompts` that falls to the environment.
+    """
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(_digest(row), row)
-    wanted = spec.evaluation.prompts
     if wanted >= len(first):
+        pool = f"pool of {environment.pool}" if environment.kind == "reasoning-gym" else "data"
         raise InvalidEnvironment(
             "evaluation.prompts",
-            f"is {wanted}; the environment's {pool} has {len(first)} distinct prompts, and at least one "
+            f"{whose} {wanted}; the environment's {pool} has {len(first)} distinct prompts, and at least one "
             "has to be left to train on: hold out fewer, or give more prompts",
         )
-    held_out = {digest: first[digest] for digest in sorted(first)[:wanted]}
-    train = tuple(row for row in rows if _digest(row) not in held_out)
-    return Dataset(train=train, held_out=tuple(held_out.values()))
+    return {digest: first[digest] for digest in sorted(first)[:wanted]}
+
+
+def _others(rows: list[Row], held_out: dict[str, Row]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if _digest(row) not in held_out)
 
 
 def _digest(row: Row) -> str:

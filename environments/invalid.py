@@ -1,5 +1,7 @@
 """How an environment is refused: for good, or until its code is again what it was."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -24,6 +26,15 @@ class InvalidEnvironment(Exception):
         """The exception whose text this is; for one that comes from another process."""
         path, _, problem = text.partition(": ")
         return cls(path, problem)
+
+
+@contextmanager
+def of_mixture(index: int) -> Generator[None]:
+    """Makes an InvalidEnvironment of the block name its field as one of the environment at `index`."""
+    try:
+        yield
+    except InvalidEnvironment as fault:
+        raise InvalidEnvironment(f"environment.of.{index}.{fault.path}", fault.problem) from fault
 
 
 class ChangedReward(Exception):

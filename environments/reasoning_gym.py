@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
 from ..schemas.dataset import Message, Row
-from ..schemas.job_spec import ReasoningGymEnvironment
+from ..schemas.environment import ReasoningGymEnvironment
 from .answers import Extraction, extract_answer
 from .invalid import InvalidEnvironment
 from .stored_entry import decode_entry, encode_entry

@@ -1,27 +1,21 @@
-"""Rewards that users write: `def reward(completion: str, *, messages: list[dict], **fields) -> float`."""
+"""Rewards that users write: `def reward(completion: str, *, messages: list[dict], **fields) -> float`.
+
+They may return None where they do not apply, or a dictionary of named parts.
+"""
 
 import asyncio
 import hashlib
 import inspect
-import reprlib
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 from ..schemas.contract import Digest
 from ..schemas.dataset import Row
 from .fault_text import fault_text
 from .invalid import InvalidEnvironment
-
-_PATH = "environment.reward"
-_LARGEST = 1e100
-"""Rewards beyond it have sums of squares that overflow."""
-
-
-class InvalidReward(ValueError):
-    """A reward function returned what is no reward."""
 
 
 class UserReward:
@@ -35,16 +29,16 @@ class UserReward:
         self._function = function
         self._runner = asyncio.Runner()
 
-    def __call__(self, row: Row, completion: str) -> float:
+    def __call__(self, row: Row, completion: str) -> object:
         messages = [message.model_dump() for message in row.messages]
         value = self._function(completion, messages=messages, **row.fields)
         if inspect.isawaitable(value):
-            value = self._runner.run(_finish(value))
-        return checked_reward(value)
+            return self._runner.run(_finish(value))
+        return value
 
 
-def load_user_reward(name: str) -> UserReward:
-    """The reward function `module:function`.
+def load_user_reward(name: str, path: str) -> UserReward:
+    """The reward function `module:function`, which stands at `path` in the spec.
 
     Raises:
         InvalidEnvironment: when it cannot be imported, or not be called as rewards are.
@@ -53,16 +47,16 @@ def load_user_reward(name: str) -> UserReward:
     try:
         module = import_module(module_name)
     except BaseException as fault:
-        raise InvalidEnvironment(_PATH, f"is {name!r}; importing it failed: {fault_text(fault)}") from fault
+        raise InvalidEnvironment(path, f"is {name!r}; importing it failed: {fault_text(fault)}") from fault
     function = getattr(module, function_name, None)
     if not callable(function):
         found = "nothing of that name" if function is None else f"a {type(function).__name__}"
-        raise InvalidEnvironment(_PATH, f"is {name!r}; {module.__file__} has {found}, not a function")
+        raise InvalidEnvironment(path, f"is {name!r}; {module.__file__} has {found}, not a function")
     try:
         inspect.signature(function).bind_partial("completion", messages=[])
     except TypeError as fault:
         raise InvalidEnvironment(
-            _PATH, f"is {name!r}; it cannot be called as reward(completion, messages=…, **fields): {fault}"
+            path, f"is {name!r}; it cannot be called as reward(completion, messages=…, **fields): {fault}"
         ) from fault
     except ValueError:
         pass  # written in C, without a signature
@@ -79,27 +73,6 @@ def source_digest(name: str) -> Digest | None:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file is not None else None
     except OSError:
         return None
-
-
-def checked_reward(value: object) -> float:
-    """The reward as a float; True is 1.0, False is 0.0, and whatever has a `__float__` is taken.
-
-    Raises:
-        InvalidReward: when it is no finite number, or beyond 1e100.
-    """
-    if not isinstance(value, SupportsFloat):
-        raise InvalidReward(f"the reward function returned {reprlib.repr(value)}; it has to return a number")
-    try:
-        reward = float(value)
-    except Exception as fault:
-        raise InvalidReward(
-            f"the reward function returned {reprlib.repr(value)}, which is no number: {fault}"
-        ) from fault
-    if not abs(reward) <= _LARGEST:
-        raise InvalidReward(
-            f"the reward function returned {reward}; it has to return a finite number of at most {_LARGEST:g}"
-        )
-    return reward
 
 
 async def _finish(value: Awaitable[Any]) -> Any:

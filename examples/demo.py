@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from marlaas.client import Client, Job, connect
+from marlaas.client import Client, connect
+from marlaas.job import Job
 from marlaas.jobs.errors import JobExists
 from marlaas.jobs.job_file import read_job_file
 from marlaas.schemas.job_spec import parse_job_spec
@@ -82,7 +83,7 @@ async def _end_interrupted(client: Client, content: dict[str, Any]) -> None:
     for snapshot in await client.jobs(content["tenant"]):
         if not snapshot.is_over and numbered.fullmatch(snapshot.job.job):
             _say(f"job {snapshot.job} of an interrupted demo is ended")
-            handle = client.temporal.get_workflow_handle(snapshot.job.workflow_id)
+            handle = client.connection.temporal.get_workflow_handle(snapshot.job.workflow_id)
             await handle.terminate(reason="another demo was started")
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import yaml
 
+from ..schemas.job_spec import InvalidJobSpec, JobSpec, parse_job_spec
 from .errors import InvalidJobFile
 
 _CORE_SCALARS = (
@@ -82,7 +83,8 @@ for _tag, _pattern, _first in _CORE_SCALARS:
 def read_job_file(path: Path) -> Any:
     """The content of a job file, with what it names relative to itself made absolute.
 
-    That is `environment.path` of a JSONL environment, and a `model` that begins with `./` or `../`.
+    That is the `path` of an environment, in a mixture too, `start.adapter`, and a `model` that begins with
+    `./` or `../`.
 
     Raises:
         InvalidJobFile: when it cannot be read, is not YAML or JSON, or gives a key twice.
@@ -96,6 +98,19 @@ def read_job_file(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidJobFile(f"{path}: cannot be read as UTF-8 text: {error}") from error
     return _resolved(_READERS[path.suffix](path, text), path.absolute().parent)
+
+
+def checked_job_file(path: Path) -> JobSpec:
+    """The spec in a job file.
+
+    Raises:
+        InvalidJobFile: as `read_job_file`.
+        InvalidJobSpec: naming the file and every wrong field.
+    """
+    try:
+        return parse_job_spec(read_job_file(path))
+    except InvalidJobSpec as error:
+        raise InvalidJobSpec(f"{path}: {error}") from None
 
 
 def _read_yaml(path: Path, text: str) -> Any:
@@ -140,8 +155,29 @@ def _resolved(content: Any, folder: Path) -> Any:
     model, environment = spec.get("model"), spec.get("environment")
     if isinstance(model, str) and model.startswith(("./", "../")):
         spec = {**spec, "model": str((folder / model).resolve())}
-    if isinstance(environment, dict):
-        fields = cast(dict[str, Any], environment)
-        if isinstance(path := fields.get("path"), str):
-            spec = {**spec, "environment": {**fields, "path": str((folder / path).resolve())}}
+    if "environment" in spec:
+        spec = {**spec, "environment": _environment(environment, folder)}
+    start = spec.get("start")
+    if isinstance(start, dict):
+        fields = cast(dict[str, Any], start)
+        if isinstance(adapter := fields.get("adapter"), str):
+            spec = {**spec, "start": {**fields, "adapter": str((folder / adapter).resolve())}}
     return spec
+
+
+def _environment(content: Any, folder: Path) -> Any:
+    if not isinstance(content, dict):
+        return content
+    fields = cast(dict[str, Any], content)
+    if isinstance(path := fields.get("path"), str):
+        fields = {**fields, "path": str((folder / path).resolve())}
+    if isinstance(mixed := fields.get("of"), list):
+        fields = {**fields, "of": [_mixed(one, folder) for one in cast(list[Any], mixed)]}
+    return fields
+
+
+def _mixed(content: Any, folder: Path) -> Any:
+    if not isinstance(content, dict) or "environment" not in content:
+        return cast(object, content)
+    fields = cast(dict[str, Any], content)
+    return {**fields, "environment": _environment(fields["environment"], folder)}

@@ -32,6 +32,7 @@ class Document(Contract):
 
     FORMAT: ClassVar[int] = 1
     format: int = 1
+    """In which the document is written; a person leaves it out."""
 
     @model_validator(mode="after")
     def _known_format(self) -> Self:

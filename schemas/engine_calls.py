@@ -9,7 +9,7 @@ from pydantic import Field
 
 from .contract import Contract, Digest
 from .dataset import Message
-from .job_spec import JobSpec
+from .job_spec import JobSpec, LoraSpec, Precision
 from .manifest import Fingerprint, StepMetrics
 
 ADAPTER_FILE = "adapter.safetensors"
@@ -73,11 +73,16 @@ class InitialiseCall(Contract):
 
     Attributes:
         dataset_path: of the stored `Dataset`.
+        start_adapter_path: of the tensors of another job's version, which version 0 is to be; None for a
+            new adapter, or that of the PEFT folder in the spec.
+        start_base: digest of the base model of that version.
         out: existing folder that is given ADAPTER_FILE and OPTIMIZER_FILE.
     """
 
     spec: JobSpec
     dataset_path: str
+    start_adapter_path: str | None = None
+    start_base: Digest | None = None
     out: str
 
 
@@ -105,3 +110,19 @@ class TrainCall(Contract):
 class Trained(Contract):
     fingerprint: Fingerprint
     metrics: StepMetrics
+
+
+class MergeCall(Contract):
+    """Merges an adapter into a copy of its base model.
+
+    Attributes:
+        base: digest that the base model must have.
+        out: existing folder that is given the merged model and its tokenizer.
+    """
+
+    model: str
+    precision: Precision
+    lora: LoraSpec
+    base: Digest
+    adapter_path: str
+    out: str

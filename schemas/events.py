@@ -3,6 +3,7 @@
 References and counts only. Tokens, tensors and rewards stay on the stream and in the object store.
 """
 
+import operator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -177,13 +178,18 @@ class SelectInput(Contract):
 
 
 class SelectedBatch(Contract):
-    """The batch of a step, recorded in history before training starts."""
+    """The batch of a step, recorded in history before training starts.
+
+    Attributes:
+        reward_parts: see `StepMetrics`.
+    """
 
     blob: BlobRef
     groups: int
     samples: int
     failed_samples: int
     failure: str | None
+    reward_parts: dict[str, float] = Field(default_factory=dict[str, float], exclude_if=operator.not_)
 
 
 class TrainInput(Contract):
@@ -277,6 +283,7 @@ class EvaluationResult(Contract):
     accuracy: float
     greedy_accuracy: float
     failed_samples: int
+    reward_mean: float | None = None
 
 
 class StepSeconds(PhaseSeconds):

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import operator
-import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from .contract import Contract, Digest, Document, Label, TenantLabel
+from .environment import Environment, JobEnvironment, MixtureEnvironment
 from .names import JobKey
 from .objective import ObjectiveSpec
 from .problems import problem_lines, shortened
@@ -18,14 +19,15 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Precision = Literal["float32", "bfloat16"]
 StopString = Annotated[str, Field(min_length=1, max_length=64)]
-_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
 class LoraSpec(Contract):
     """The low-rank adapter that is trained (Hu et al., arXiv 2106.09685)."""
 
     rank: Annotated[int, Field(ge=1, le=512)] = 16
+    """Inner size of the product B·A."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
+    """The product is multiplied with alpha / rank."""
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
         "q_proj",
         "k_proj",
@@ -43,54 +45,25 @@ class LoraSpec(Contract):
         return self.alpha / self.rank
 
 
-class ReasoningGymEnvironment(Contract):
-    """A task of the `reasoning-gym` package, scored by the task's own scorer."""
+class StartSpec(Contract):
+    """What version 0 is: an adapter that is there already, with fresh optimizer moments. Either `adapter`, or
+    `job` and `version`. Its rank, alpha and layers have to be those of `lora`."""
 
-    kind: Literal["reasoning-gym"]
-    task: Annotated[str, Field(min_length=1)]
-    options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Passed to the task's configuration, for example `{min_terms: 2, max_terms: 2}`."""
-    pool: Annotated[int, Field(ge=2, le=1_000_000)] = 1000
-    """How many entries are generated; entries with the same question are kept once."""
-    data_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    answer: Literal["raw", "last-number", "last-line"] = "raw"
-    """What of the completion is given to the scorer."""
-    system: str | None = None
-    suffix: str = ""
-    """Text that is put after every question."""
+    adapter: Annotated[str, Field(min_length=1)] | None = None
+    """A folder with a LoRA adapter that PEFT wrote, as the GPU workers see it."""
+    job: str | None = None
+    """A job of the same tenant, as tenant/job, on the same base model."""
+    version: Annotated[int, Field(ge=0)] | None = None
+    """A committed version of that job."""
 
     @model_validator(mode="after")
-    def _options_are_json(self) -> Self:
-        try:
-            json.dumps(self.options, allow_nan=False)
-        except ValueError:
-            raise ValueError(f"options are {self.options}; numbers in them have to be finite") from None
-        return self
-
-
-class JsonlEnvironment(Contract):
-    """A JSONL file of OpenAI-style messages and a reward function.
-
-    Every line is an object with `messages`, a list of `{role, content}`; the function is given every
-    other field of the line unchanged.
-    """
-
-    kind: Literal["jsonl"]
-    path: Annotated[str, Field(min_length=1)]
-    """As the CPU workers see it. It is read once, at the start of the job."""
-    reward: str
-    """`module:function`, importable by the CPU workers."""
-
-    @model_validator(mode="after")
-    def _reward_is_a_function_name(self) -> Self:
-        if not _FUNCTION.match(self.reward):
+    def _one_of_both(self) -> Self:
+        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        if given not in ({"adapter"}, {"job", "version"}):
             raise ValueError(
-                f"reward is {self.reward!r}; write module:function, for example rewards.math:exact"
+                f"has {', '.join(sorted(given)) or 'nothing'}: give either adapter, or job and version"
             )
         return self
-
-
-Environment = Annotated[ReasoningGymEnvironment | JsonlEnvironment, Field(discriminator="kind")]
 
 
 class RewardLimits(Contract):
@@ -101,6 +74,7 @@ class RewardLimits(Contract):
     wall_seconds: Annotated[float, Field(ge=0.01, le=86_400)] = 60.0
     """A call that lasts longer is ended and tried again."""
     memory_mb: Annotated[int, Field(ge=128, le=10_000_000)] = 2048
+    """What a call may take in addition to what its process has, in MB."""
     attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Tries before a wall limit or a lost process counts as the sample's failure."""
     max_failed_share: Fraction = 0.5
@@ -112,9 +86,13 @@ class SamplingSpec(Contract):
     """How trajectories are drawn. The whole of the model's distribution at `temperature` is sampled."""
 
     groups_per_step: Annotated[int, Field(ge=1, le=4096)]
+    """Prompts of one step; each is sampled as one group."""
     samples_per_group: Annotated[int, Field(ge=1, le=1024)]
+    """Completions of each prompt, which are compared with one another."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Logits are divided by it, in sampling and in training."""
     max_prompt_tokens: Positive = 512
+    """A longer prompt is refused at the start of the job."""
     max_tokens: Positive = 512
     """Longest completion; a longer one is cut and has finish reason `length`."""
     stop: Annotated[tuple[StopString, ...], Field(max_length=16, exclude_if=operator.not_)] = ()
@@ -133,11 +111,17 @@ class OptimizerSpec(Contract):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101) with the gradient clipped by its global norm."""
 
     learning_rate: Annotated[float, Field(ge=0)] = 1e-4
+    """After the warm-up."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the mean of the gradients."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the mean of their squares."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the root of that mean."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Share of each weight, times the learning rate, that an update takes off."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """A gradient with a larger global norm is scaled down to it."""
     micro_batch_tokens: Annotated[int, Field(ge=1)] = 4096
     """Most tokens in one forward pass, padding included; it bounds memory and changes no gradient."""
     gradient_checkpointing: Annotated[bool, Field(exclude_if=operator.not_)] = False
@@ -169,6 +153,11 @@ class EvaluationSpec(Contract):
     """Samples per prompt at the training temperature (avg@k); greedy decoding is always added."""
     every: Annotated[int, Field(ge=0)] = 0
     """Also evaluate each time this many steps have been committed; 0 is never."""
+    best: Annotated[
+        Literal["accuracy", "greedy_accuracy", "reward_mean"],
+        Field(exclude_if=lambda value: value == "accuracy"),
+    ] = "accuracy"
+    """By which figure `marlaas export --version best` chooses among the versions that were evaluated."""
 
 
 class DurabilitySpec(Contract):
@@ -195,23 +184,37 @@ class JobSpec(Document):
     """
 
     tenant: TenantLabel
+    """Whose job it is. Each tenant has a bucket of its own."""
     job: Label
+    """The job's name among the tenant's; used once, for good."""
     model: Annotated[str, Field(min_length=1)]
     """A name of `marlaas.engines.base_model`, a local folder in Hugging Face format, or a hub id."""
     precision: Annotated[Precision, Field(exclude_if=lambda value: value == "float32")] = "float32"
     """Of the base model. Adapter, moments, log-probabilities and losses are float32 or wider with either."""
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    """How many policy versions are trained after version 0."""
     max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
     """K: training at version t uses trajectories of version t-K. 0 is synchronous RL."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of the adapter's first values, of the prompts' order, and of every sample."""
     lora: LoraSpec = LoraSpec()
-    environment: Environment
+    """The adapter that is trained."""
+    start: Annotated[StartSpec | None, Field(exclude_if=lambda value: value is None)] = None
+    """What version 0 is; by default an adapter that changes nothing, so that it is the base model."""
+    environment: JobEnvironment
+    """Where prompts and rewards come from."""
     rewards: RewardLimits = RewardLimits()
+    """Limits of the reward."""
     sampling: SamplingSpec
+    """How trajectories are drawn."""
     objective: ObjectiveSpec = ObjectiveSpec()
+    """What is maximised."""
     optimizer: OptimizerSpec = OptimizerSpec()
+    """How the adapter is updated."""
     evaluation: EvaluationSpec = EvaluationSpec()
+    """Held-out scores."""
     durability: DurabilitySpec = DurabilitySpec()
+    """When others take over."""
     trackers: tuple[Tracker, ...] = ()
     """Where metrics go besides `marlaas metrics` and the JSONL in the bucket; at most one of each kind."""
 
@@ -220,6 +223,21 @@ class JobSpec(Document):
         kinds = [tracker.kind for tracker in self.trackers]
         if len(set(kinds)) != len(kinds):
             raise ValueError(f"trackers has a kind twice: {', '.join(kinds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _starts_within_the_tenant(self) -> Self:
+        if self.start is not None and self.start.job is not None:
+            tenant, _, job = self.start.job.partition("/")
+            try:
+                JobKey(tenant=tenant, job=job)
+            except ValidationError:
+                raise ValueError(f"start.job is {self.start.job!r}: write tenant/job") from None
+            if tenant != self.tenant:
+                raise ValueError(
+                    f"start.job is {self.start.job!r}: a job of tenant {self.tenant} can start from that "
+                    "tenant's jobs only; `marlaas export` and start.adapter take an adapter further"
+                )
         return self
 
     @model_validator(mode="after")
@@ -257,6 +275,13 @@ class JobSpec(Document):
     @property
     def key(self) -> JobKey:
         return JobKey(tenant=self.tenant, job=self.job)
+
+    @property
+    def environments(self) -> Mapping[str, Environment]:
+        """By the name that rows of the dataset give: those of the mixture, or the only one as ''."""
+        if isinstance(self.environment, MixtureEnvironment):
+            return {one.name: one.environment for one in self.environment.of}
+        return {"": self.environment}
 
     @property
     def digest(self) -> Digest:

@@ -1,5 +1,6 @@
 """What a job commits: one manifest per policy version, the first of which claims its name."""
 
+import operator
 from typing import Annotated
 
 from pydantic import Field
@@ -51,6 +52,8 @@ class StepMetrics(Contract):
     Attributes:
         reward_mean: over the samples with a reward; None when there are none.
         reward_std: likewise, population standard deviation.
+        reward_parts: means of the reward's named parts, before weighting, each over the samples that it
+            applies to.
         loss: mean over the updates; near 0 in the first update on fresh samples by construction; watch the
             reward instead.
         grad_norm: before clipping, mean over the updates.
@@ -86,6 +89,7 @@ class StepMetrics(Contract):
 
     reward_mean: float | None
     reward_std: float | None
+    reward_parts: dict[str, float] = Field(default_factory=dict[str, float], exclude_if=operator.not_)
     loss: float
     grad_norm: float
     updates: int = 1
@@ -197,6 +201,16 @@ class Manifest(Document):
     claim: JobDocument | None = None
 
 
+class HeldOutScores(Contract):
+    """Of some held-out prompts; the figures are those of `EvaluationDocument`."""
+
+    prompts: int
+    accuracy: float
+    greedy_accuracy: float
+    reward_mean: float | None
+    pass_at: dict[int, float]
+
+
 class EvaluationDocument(Document):
     """Held-out scores of one policy version.
 
@@ -210,6 +224,9 @@ class EvaluationDocument(Document):
         failed_samples: without a reward, greedy ones included.
         greedy_completions: token ids of every prompt's greedy completion, by prompt.
         time: when it was written, in seconds since 1970; None in those of before it was kept.
+        pass_at: by k, for each power of two up to `samples`: the estimated chance that of k samples at least
+            one is right, as a mean over the prompts; none in documents of before it was kept.
+        by_environment: of a mixture, by the name of each environment that has held-out prompts.
     """
 
     key: JobKey
@@ -222,3 +239,5 @@ class EvaluationDocument(Document):
     failed_samples: int
     greedy_completions: tuple[tuple[int, ...], ...]
     time: float | None = None
+    pass_at: dict[int, float] = Field(default_factory=dict[int, float])
+    by_environment: dict[str, HeldOutScores] = Field(default_factory=dict[str, HeldOutScores])

@@ -5,7 +5,8 @@ it, however often, makes the same one.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Literal
 
 from .contract import Contract
@@ -53,14 +54,22 @@ STEP_FIGURES = {
 }
 """What the row of a step may hold. What a step does not have is left out, as the loss of a skipped one is."""
 
+REWARD_PART = "reward/parts/"
+"""Begins the names of the means of a reward's named parts, over the samples that each applies to."""
+
 EVALUATION_FIGURES = {
     "eval/accuracy": "avg@k: share of samples that are right, failed ones counting as wrong",
     "eval/greedy_accuracy": "share of prompts whose greedy completion is right",
     "eval/reward_mean": "mean reward of the samples that have one",
     "eval/failed_samples": "samples whose reward failed, greedy ones included",
     "eval/prompts": "held-out prompts",
+    "eval/pass@k": "estimated share of prompts with a right one among k samples, for each power of two k",
+    "eval/<environment>/accuracy": "`eval/accuracy` of one environment of a mixture",
+    "eval/<environment>/reward_mean": "`eval/reward_mean` of one environment of a mixture",
 }
-"""What the row of an evaluation may hold."""
+"""What the row of an evaluation may hold, by `documented_name`."""
+_PASS_AT = re.compile(r"pass@\d+$")
+_OF_ENVIRONMENT = re.compile(r"^eval/[^/]+/")
 
 
 class MetricRow(Contract):
@@ -70,7 +79,8 @@ class MetricRow(Contract):
         version: that the step led to, or that was evaluated.
         kind: `step` or `evaluation`; with the job and the version the row's key.
         time: of the commit, in seconds since 1970; None in jobs of before it was kept.
-        figures: by name, of `STEP_FIGURES` or `EVALUATION_FIGURES`.
+        figures: by name; `documented_name` makes it one of `STEP_FIGURES`, `REWARD_PART` or
+            `EVALUATION_FIGURES`.
     """
 
     key: JobKey
@@ -83,6 +93,11 @@ class MetricRow(Contract):
         """The row as a flat JSON object, without a line break."""
         head = {"job": str(self.key), "version": self.version, "kind": self.kind, "time": self.time}
         return json.dumps({**head, **self.figures}, allow_nan=False)
+
+
+def documented_name(figure: str) -> str:
+    """The name with placeholders for the k of pass@k and for the environment."""
+    return _OF_ENVIRONMENT.sub("eval/<environment>/", _PASS_AT.sub("pass@k", figure))
 
 
 def step_row(manifest: Manifest) -> MetricRow | None:
@@ -98,7 +113,8 @@ def step_row(manifest: Manifest) -> MetricRow | None:
         version=manifest.version,
         kind="step",
         time=manifest.time,
-        figures=_there(figures, STEP_FIGURES),
+        figures=_there({name: figures.get(name) for name in STEP_FIGURES})
+        | {f"{REWARD_PART}{name}": mean for name, mean in metrics.reward_parts.items()},
     )
 
 
@@ -110,13 +126,17 @@ def evaluation_row(document: EvaluationDocument) -> MetricRow:
         "eval/reward_mean": document.reward_mean,
         "eval/failed_samples": document.failed_samples,
         "eval/prompts": document.prompts,
+        **{f"eval/pass@{k}": share for k, share in document.pass_at.items()},
     }
+    for name, scores in document.by_environment.items():
+        figures[f"eval/{name}/accuracy"] = scores.accuracy
+        figures[f"eval/{name}/reward_mean"] = scores.reward_mean
     return MetricRow(
         key=document.key,
         version=document.version,
         kind="evaluation",
         time=document.time,
-        figures=_there(figures, EVALUATION_FIGURES),
+        figures=_there(figures),
     )
 
 
@@ -168,9 +188,8 @@ def _of_phases(metrics: StepMetrics, phases: PhaseSeconds | None) -> dict[str, f
     }
 
 
-def _there(figures: Mapping[str, float | None], names: Iterable[str]) -> dict[str, float]:
-    found = {name: figures.get(name) for name in names}
-    return {name: float(value) for name, value in found.items() if value is not None}
+def _there(figures: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 def _ratio(count: int, of: float) -> float | None:

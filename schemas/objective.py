@@ -3,10 +3,9 @@
 Formulas stand with the functions in `engines/`.
 """
 
-import operator
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from .contract import Contract
 
@@ -50,6 +49,7 @@ class KlSpec(Contract):
     """A penalty on the distance from a reference policy."""
 
     coefficient: Annotated[float, Field(gt=0, le=100)]
+    """Weight of the penalty."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Of the divergence, per token, from one sample (Schulman, `Approximating KL divergence`, 2020)."""
     reference: Literal["base", "start"] = "base"
@@ -66,7 +66,9 @@ class CorrectionSpec(Contract):
     `truncate`: at most `high` (truncated importance sampling). `mask`: 0 outside of [low, high] (of tokens:
     IcePop)."""
     low: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Lower bound of a mask."""
     high: Annotated[float, Field(ge=1)] = 3.0
+    """Upper bound."""
 
 
 class OverlongSpec(Contract):
@@ -82,6 +84,7 @@ class ObjectiveSpec(Contract):
     """The policy objective. `name` sets the other options; each can be given another value."""
 
     name: ObjectiveName = "grpo"
+    """Sets the options below; docs/job-spec.md has a table of what to."""
     advantage: AdvantageName = "group-normalised"
     """How rewards become advantages; see `engines/advantages.py`."""
     ratio: Literal["token", "sequence", "product"] = "token"
@@ -104,11 +107,13 @@ class ObjectiveSpec(Contract):
     correction: CorrectionSpec | None = None
     """Needs `old: trainer`."""
     kl: KlSpec | None = None
+    """A penalty on the distance from a reference policy."""
     mask_truncated: bool = False
     """Completions that the token limit cut have no part in the loss. Their rewards still count in the
     statistics of their group."""
     overlong: OverlongSpec | None = None
-    refill_limit: Annotated[float, Field(ge=0, le=16, exclude_if=operator.not_)] = 0.0
+    """A soft punishment of long completions."""
+    refill_limit: Annotated[float, Field(ge=0, le=16)] = 0.0
     """Dynamic sampling (DAPO, section 3.2), as a share of `sampling.groups_per_step`: a step samples up to so
     many more groups, one for each whose rewards are all equal or failed. Those stay in the batch and teach
     nothing."""
@@ -145,6 +150,14 @@ class ObjectiveSpec(Contract):
                 f"advantage {self.advantage} learns from those too"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_younger_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves `refill_limit` out where it is the name's own: specs from before it keep their digests."""
+        written: dict[str, Any] = write(self)
+        if "refill_limit" not in self.changed:
+            del written["refill_limit"]
+        return written
 
     @property
     def changed(self) -> frozenset[str]:

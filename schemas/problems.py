@@ -63,11 +63,11 @@ def _walk(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[list[str]
     models: list[type[BaseModel]] = [model]
     owner: type[BaseModel] | None = model
     for part in loc:
-        if tagged := [one for one in models if part in _tags(one)]:
-            models = tagged
-            continue
         if isinstance(part, int):  # a place in a list, whose elements these are models of
             path.append(str(part))
+            continue
+        if len(models) > 1:  # a tag, which a field of that name may follow
+            models = [one for one in models if part in _tags(one)] or models
             continue
         owner = models[0] if len(models) == 1 else None
         field = owner.model_fields.get(part) if owner else None

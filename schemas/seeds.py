@@ -27,6 +27,11 @@ def refill_seed(job_seed: int) -> int:
     return _draw("refill", job_seed)
 
 
+def environment_seed(job_seed: int, name: str) -> int:
+    """Seed of the order in which a job takes the prompts of one environment of a mixture."""
+    return _draw("environment", job_seed, name)
+
+
 def prompt_at(data_seed: int, position: int, count: int) -> int:
     """The prompt at `position` of an endless sequence of epochs, each in an order of its own.
 

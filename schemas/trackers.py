@@ -16,14 +16,18 @@ class TensorBoardTracker(Contract):
     """TensorBoard's event files, in the worker's data folder."""
 
     kind: Literal["tensorboard"]
+    """Says which tracker this is."""
 
 
 class WandbTracker(Contract):
     """Weights & Biases; `WANDB_API_KEY` and `WANDB_BASE_URL` are of the workers' environment."""
 
     kind: Literal["wandb"]
+    """Says which tracker this is."""
     project: _Name
+    """Made when there is none of this name."""
     entity: _Name | None = None
+    """A team or user; None is the key's own."""
     mode: Literal["online", "offline"] = "online"
     """`offline` writes folders for `wandb sync` into the worker's data folder."""
 
@@ -35,6 +39,7 @@ class MlflowTracker(Contract):
     """
 
     kind: Literal["mlflow"]
+    """Says which tracker this is."""
     experiment: _Name = "marlaas"
     """The tenant's name and a slash are put before it."""
 
@@ -43,6 +48,7 @@ class PrometheusTracker(Contract):
     """The newest figures, pushed to the Pushgateway that `MARLAAS_PUSH_GATEWAY` names to the workers."""
 
     kind: Literal["prometheus"]
+    """Says which tracker this is."""
 
 
 Tracker = Annotated[

@@ -1,5 +1,9 @@
 """Trajectories and scored groups: the messages of a job's trajectory stream."""
 
+import math
+import operator
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -10,6 +14,9 @@ from .variance import differ
 
 NOT_SAMPLED = "sampling: "
 """Begins the failure of a sample that the sampler could not produce, so that no score can mend it."""
+
+MOST_PARTS = 64
+"""Of which a step reports means; they pass through Temporal, and each is a metric."""
 
 
 class Trajectory(Document):
@@ -66,12 +73,15 @@ class ScoredSample(Contract):
         reward: None when the sample failed; such a sample has weight 0 and is no part of its
             group's statistics.
         failure: why there is no reward; None otherwise.
+        parts: of the reward by name, before weighting; None where one does not apply. Empty for a reward
+            without named parts.
     """
 
     sample: Annotated[int, Field(ge=0)]
     stream_sequence: Annotated[int, Field(ge=1)]
     reward: float | None
     failure: str | None = None
+    parts: dict[str, float | None] = Field(default_factory=dict[str, float | None], exclude_if=operator.not_)
 
     @model_validator(mode="after")
     def _reward_or_failure(self) -> Self:
@@ -110,3 +120,17 @@ class ScoredGroup(Document):
         """Whether the group's rewards differ, so that it has something to teach."""
         rewards = [sample.reward for sample in self.samples if sample.reward is not None]
         return self.status == "ok" and differ(np.array(rewards))
+
+
+def part_means(groups: Iterable[ScoredGroup]) -> dict[str, float]:
+    """The means of the named parts of rewards, each over the samples that it applies to.
+
+    Samples without a reward and those of failed groups do not count, as in the mean reward. Names are what
+    users return: of more than `MOST_PARTS` the first by the alphabet are kept.
+    """
+    values = defaultdict[str, list[float]](list)
+    for sample in (sample for group in groups if group.status == "ok" for sample in group.samples):
+        for name, value in sample.parts.items():
+            if value is not None:
+                values[name].append(value)
+    return {name: math.fsum(values[name]) / len(values[name]) for name in sorted(values)[:MOST_PARTS]}

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import typer
 
-from ..client import Job
+from ..job import Job
 from ..jobs.snapshot import JobSnapshot
 from .lines import NewsLines
 from .live import show_live

@@ -2,7 +2,7 @@
 
 import typer
 
-from ..client import Job
+from ..job import Job
 from .tables import make_console, metrics_table
 
 

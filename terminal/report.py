@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..client import Client, Job
+from ..client import Client
+from ..job import Job
 from ..schemas.events import StepResult
 from ..schemas.manifest import EvaluationDocument, StepMetrics
 from ..schemas.names import JobKey
@@ -114,9 +115,9 @@ async def _wall(client: Client, key: JobKey, newest: int, since: datetime) -> di
 
 async def _lifetime(client: Client, workflow: str) -> tuple[datetime, datetime] | None:
     """Start and end of a workflow that has ended; None when Temporal knows none."""
-    with client.reaching_temporal():
+    with client.connection.reaching_temporal():
         try:
-            found = await client.temporal.get_workflow_handle(workflow).describe()
+            found = await client.connection.temporal.get_workflow_handle(workflow).describe()
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
                 return None

@@ -82,7 +82,7 @@ async def workers_ready(client: Client, data: Path) -> None:
     """
     for queue in (TASK_QUEUE, CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
         kind = "TASK_QUEUE_TYPE_WORKFLOW" if queue == TASK_QUEUE else "TASK_QUEUE_TYPE_ACTIVITY"
-        while not await is_polled(client.temporal, queue, TaskQueueType.Value(kind)):
+        while not await is_polled(client.connection.temporal, queue, TaskQueueType.Value(kind)):
             _require_workers(data)
             await asyncio.sleep(0.2)  # nobody is told when a poller comes
 

@@ -7,9 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..jobs.snapshot import JobSnapshot
+from ..schemas.events import EvaluationResult
 from ..schemas.metric_row import MetricRow
 from ..workers.stack_status import StackStatus
-from .words import duration, number, outcome, position
+from .words import duration, is_graded, number, outcome, position
 
 _PIPE_WIDTH = 10_000
 """Columns of a pipe: nothing is cut or wrapped there."""
@@ -109,11 +110,17 @@ def _reward(snapshot: JobSnapshot) -> float | None:
     return last.metrics.reward_mean if last else None
 
 
+def _held_out(evaluations: Sequence[EvaluationResult]) -> str:
+    if any(map(is_graded, evaluations)):
+        return "held-out reward " + " → ".join(number(one.reward_mean) for one in evaluations)
+    return "held-out " + " → ".join(number(one.accuracy) for one in evaluations)
+
+
 def _note(snapshot: JobSnapshot) -> str:
     if snapshot.problems:
         note = str(snapshot.problems[0])
     elif snapshot.result is not None and snapshot.result.evaluations:
-        note = "held-out " + " → ".join(number(one.accuracy) for one in snapshot.result.evaluations)
+        note = _held_out(snapshot.result.evaluations)
     else:
         note = "" if snapshot.result or not snapshot.is_over else outcome(snapshot)
     return " ".join(note.split())

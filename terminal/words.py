@@ -70,8 +70,14 @@ def step_report(result: StepResult) -> str:
 
 
 def held_out(result: EvaluationResult) -> str:
-    """The accuracy of a version."""
-    return f"version {result.version}: {result.accuracy:.3f} (greedy {result.greedy_accuracy:.3f})"
+    """The accuracy of a version, and its mean reward where that says more."""
+    graded = f", reward {result.reward_mean:.3f}" if is_graded(result) else ""
+    return f"version {result.version}: {result.accuracy:.3f} (greedy {result.greedy_accuracy:.3f}){graded}"
+
+
+def is_graded(result: EvaluationResult) -> bool:
+    """Whether there are rewards between those of right and wrong answers, which accuracy takes for wrong."""
+    return result.reward_mean not in (None, result.accuracy)
 
 
 def outcome(snapshot: JobSnapshot) -> str:

@@ -85,6 +85,7 @@ class NoopActivities:
         self.reports: list[ReportInput] = []
         self.trackers: tuple[TrackerState, ...] = ()
         self.failed_samples = 0
+        self.reward_parts: dict[str, float] = {}
         self.failing_rounds = 1
         self.scored_rounds: list[int] = []
         self.equal: Callable[[int], bool] = lambda _: False
@@ -131,6 +132,7 @@ class NoopActivities:
             samples=10,
             failed_samples=failed,
             failure="ValueError: no" if failed else None,
+            reward_parts=self.reward_parts,
         )
 
     @activity.defn

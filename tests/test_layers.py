@@ -19,7 +19,8 @@ ALLOWED = {
     "workflows": {"schemas", "activities"},
     "workers": {"schemas", "storage", "environments", "engines", "tracking", "activities", "workflows"},
     "jobs": {"schemas", "storage", "workflows"},
-    "terminal": {"schemas", "storage", "jobs", "client", "workers"},
+    "terminal": {"schemas", "storage", "jobs", "job", "client", "workers"},
+    "commands": {"schemas", "storage", "jobs", "job", "client", "workers", "terminal"},
 }
 """What each package may import besides itself."""
 
@@ -32,7 +33,9 @@ WITHOUT_TORCH = [
     "jobs",
     "tracking",
     "client",
+    "job",
     "terminal",
+    "commands",
     "cli",
 ]
 

@@ -1,12 +1,20 @@
 """What a row holds, and that the documentation names exactly that."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from marlaas.schemas.contract import BlobRef
-from marlaas.schemas.manifest import EvaluationDocument, Manifest, PhaseSeconds
-from marlaas.schemas.metric_row import EVALUATION_FIGURES, STEP_FIGURES, evaluation_row, step_row
+from marlaas.schemas.manifest import EvaluationDocument, HeldOutScores, Manifest, PhaseSeconds
+from marlaas.schemas.metric_row import (
+    EVALUATION_FIGURES,
+    REWARD_PART,
+    STEP_FIGURES,
+    documented_name,
+    evaluation_row,
+    step_row,
+)
 from marlaas.schemas.names import JobKey
 from marlaas.tests.noop_activities import FINGERPRINT, METRICS
 
@@ -51,6 +59,11 @@ DOCUMENT = EvaluationDocument(
     failed_samples=0,
     greedy_completions=(),
     time=13.0,
+    pass_at={1: 0.5, 2: 0.75, 4: 1.0},
+    by_environment={
+        name: HeldOutScores(prompts=1, accuracy=right, greedy_accuracy=1.0, reward_mean=right / 2, pass_at={})
+        for name, right in (("sums", 0.0), ("greedy", 1.0))
+    },
 )
 
 
@@ -66,8 +79,35 @@ def test_a_whole_step_reports_every_figure_in_its_unit() -> None:
     assert row.figures["sampler_gap/max"] == FULL.logprob_gap_max
 
 
+def test_parts_of_a_reward_are_reported_by_their_names() -> None:
+    parts = {"right": 0.5, "style.short": -1.0}
+    row = step_row(MANIFEST.model_copy(update={"metrics": FULL.model_copy(update={"reward_parts": parts})}))
+    assert row is not None
+    extra = {"reward/parts/right": 0.5, "reward/parts/style.short": -1.0}
+    assert list(row.figures) == [*STEP_FIGURES, *extra]
+    assert {name: row.figures[name] for name in extra} == extra
+    assert f"`{REWARD_PART}`" in PAGE.read_text()
+
+
 def test_an_evaluation_reports_every_figure() -> None:
-    assert list(evaluation_row(DOCUMENT).figures) == list(EVALUATION_FIGURES)
+    figures = evaluation_row(DOCUMENT).figures
+    assert list(dict.fromkeys(map(documented_name, figures))) == list(EVALUATION_FIGURES)
+    assert [figures[f"eval/pass@{k}"] for k in (1, 2, 4)] == [0.5, 0.75, 1.0]
+    assert (figures["eval/sums/accuracy"], figures["eval/greedy/accuracy"]) == (0.0, 1.0)
+    assert figures["eval/greedy/reward_mean"] == 0.5
+    assert figures["eval/greedy_accuracy"] == 1.0
+
+
+def test_an_evaluation_of_before_has_fewer_figures() -> None:
+    content = json.loads(DOCUMENT.model_dump_json())
+    del content["pass_at"], content["by_environment"]
+    old = EvaluationDocument.model_validate_json(json.dumps(content))
+    assert set(evaluation_row(old).figures) == set(list(EVALUATION_FIGURES)[:5])
+    assert EvaluationDocument.model_validate_json(DOCUMENT.model_dump_json()) == DOCUMENT
+
+
+def test_a_documented_name_of_a_step_is_itself() -> None:
+    assert list(map(documented_name, STEP_FIGURES)) == list(STEP_FIGURES)
 
 
 @pytest.mark.parametrize(

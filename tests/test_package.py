@@ -16,6 +16,7 @@ PACKAGES = (
     "workers",
     "jobs",
     "terminal",
+    "commands",
     "tracking",
 )
 

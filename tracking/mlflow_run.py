@@ -77,7 +77,7 @@ class MlflowRun:
 
 
 def _points(row: MetricRow) -> list[Metric]:
-    """The figures, and last the version."""
+    """The figures, and last the version. MLflow's names have no `@`."""
     time = round(1000 * (row.time or 0.0))
     figures = {**row.figures, f"marlaas/{row.kind}": float(row.version)}
-    return [Metric(name, figure, time, row.version) for name, figure in figures.items()]
+    return [Metric(name.replace("@", "_at_"), figure, time, row.version) for name, figure in figures.items()]

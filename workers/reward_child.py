@@ -1,6 +1,7 @@
 """The child's side of `reward_pool`: loads one scorer and calls it within limits."""
 
 import hashlib
+import json
 import os
 import random
 import resource
@@ -12,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from ..environments.fault_text import fault_text
 from ..environments.scoring import Scorer, load_scorer, reward_code
 from ..schemas.contract import Contract
 from ..schemas.dataset import Row
-from ..schemas.job_spec import Environment
+from ..schemas.environment import Environment
 from .child_runtime import Channel, serve
 
 LOAD_CPU_SECONDS = 120
@@ -39,12 +40,14 @@ class ScoreAnswer(Contract):
 
     Attributes:
         reward: a finite number; None when the call failed.
+        parts: of the reward.
         failure: why it failed.
         out_of_memory: the memory limit was the reason.
         tainted: why this process is not to be asked again; None when it may be.
     """
 
     reward: float | None = None
+    parts: dict[str, float | None] = Field(default_factory=dict[str, float | None])
     failure: str | None = None
     out_of_memory: bool = False
     tainted: str | None = None
@@ -62,7 +65,7 @@ def run(channel: Channel) -> None:
 
 class _RewardChild:
     def load(self, payload: Any) -> str | None:
-        environment = TypeAdapter[Any](Environment).validate_python(payload)
+        environment = TypeAdapter[Any](Environment).validate_json(json.dumps(payload))
         signal.setitimer(signal.ITIMER_PROF, LOAD_CPU_SECONDS)
         self._scorer: Scorer = load_scorer(environment)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -85,7 +88,8 @@ class _RewardChild:
     def _call(self, call: ScoreCall) -> ScoreAnswer:
         try:
             with _limits(call.cpu_seconds, self._memory + call.memory_mb * 2**20):
-                return ScoreAnswer(reward=self._scorer(call.row, call.completion))
+                found = self._scorer(call.row, call.completion)
+                return ScoreAnswer(reward=found.value, parts=found.parts)
         except MemoryError as fault:
             text = f"needed more than {call.memory_mb} MB of memory: {fault_text(fault)}"
             return ScoreAnswer(failure=text, out_of_memory=True, tainted="ran out of memory")

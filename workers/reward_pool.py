@@ -6,15 +6,18 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..environments.invalid import ChangedReward, InvalidEnvironment
 from ..environments.scoring import Score
 from ..schemas.contract import Digest
 from ..schemas.dataset import Row
-from ..schemas.job_spec import Environment, JsonlEnvironment, ReasoningGymEnvironment, RewardLimits
+from ..schemas.environment import Environment, ReasoningGymEnvironment, RowsEnvironment
+from ..schemas.job_spec import RewardLimits
 from ..schemas.names import JobKey
+from ..schemas.rewards import reward_functions, token_variables
 from .child_process import ChildDied, ChildError, ChildProcess
-from .child_variables import tenant_variables
+from .child_variables import named_variables, tenant_variables
 from .fair_slots import FairSlots
 from .reward_child import LOAD_CPU_SECONDS, ScoreAnswer, ScoreCall
 
@@ -53,7 +56,7 @@ class RewardPool:
 
     A reward finds the working directory of the worker, an empty standard input, seeded generators
     (`random`, `numpy.random`: from the row and the completion) and few environment variables: none
-    that could hold the worker's credentials.
+    that could hold the worker's credentials, but the tokens that its own spec names.
     """
 
     def __init__(self, at_once: int, *, processes: int) -> None:
@@ -106,7 +109,7 @@ class RewardPool:
             except _Lost as fault:
                 lost = str(fault)
             else:
-                return Score(reward=answer.reward, failure=answer.failure)
+                return Score(reward=answer.reward, failure=answer.failure, parts=answer.parts)
         return Score(reward=None, failure=f"no answer in {limits.attempts} attempts; in the last it {lost}")
 
     async def check(self, job: JobKey, environment: Environment) -> Digest | None:
@@ -180,7 +183,9 @@ class RewardPool:
 
     async def _start(self, owner: _Owner, environment: Environment, code: Digest | None) -> _Child:
         self._drop_surplus()
-        process = ChildProcess.start(f"{__package__}.reward_child:run", env=self._env)
+        process = ChildProcess.start(
+            f"{__package__}.reward_child:run", env={**self._env, **_tokens(environment)}
+        )
         try:
             found = await _load(process, environment)
             if code is not None and found != code:
@@ -237,18 +242,31 @@ def _refusal(environment: Environment, what: str) -> InvalidEnvironment:
     match environment:
         case ReasoningGymEnvironment():
             return InvalidEnvironment("environment.task", f"is {environment.task!r}; importing it {what}")
-        case JsonlEnvironment():
-            return InvalidEnvironment("environment.reward", f"is {environment.reward!r}; importing it {what}")
+        case RowsEnvironment():
+            return InvalidEnvironment("environment.reward", f"is {_named(environment)}; importing it {what}")
 
 
 def _changed(environment: Environment, began: Digest, now: Digest | None) -> ChangedReward:
-    assert isinstance(environment, JsonlEnvironment)
-    module = environment.reward.partition(":")[0]
+    assert isinstance(environment, RowsEnvironment)
+    modules = dict.fromkeys(name.partition(":")[0] for name in reward_functions(environment.reward))
     return ChangedReward(
-        f"environment.reward: is {environment.reward!r}; the file of {module} changed since the job began "
-        f"(sha256 {began[:12]} then, {now[:12] if now else 'no readable file'} now): restore it and the job "
-        "goes on, or start another job with the new one"
+        f"environment.reward: is {_named(environment)}; the file of {' or '.join(modules)} changed since the "
+        f"job began (sha256 {began[:12]} then, {now[:12] if now else 'no readable file'} now): restore it "
+        "and the job goes on, or start another job with the new one"
     )
+
+
+def _named(environment: RowsEnvironment[Any]) -> str:
+    reward = environment.reward
+    return repr(reward) if isinstance(reward, str) else ", ".join(part.label for part in reward)
+
+
+def _tokens(environment: Environment) -> dict[str, str]:
+    match environment:
+        case ReasoningGymEnvironment():
+            return {}
+        case RowsEnvironment():
+            return named_variables(token_variables(environment.reward))
 
 
 def _printed(death: ChildDied) -> str:

@@ -193,7 +193,7 @@ async def _gpu(
     stack.push_async_callback(trainer.close)
     scratch = stack.enter_context(scratch_folder(options.data / "scratch"))
     rollouts = RolloutActivities(cache, Datasets(store), log, sampler)
-    train = TrainActivities(cache, trainer, scratch)
+    train = TrainActivities(cache, Revisions(store), trainer, scratch)
     return [
         Worker(
             client,

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..engines.base_model import BaseModel
 from ..engines.resident_models import ResidentModel, check_context, check_prompts
+from ..engines.starting_adapter import starting_adapter
 from ..engines.trainer import Trainer
 from ..schemas.batch import Batch
 from ..schemas.dataset import Dataset
@@ -29,7 +30,8 @@ class TrainerChild:
         check_context(base, spec.sampling)
         dataset = Dataset.model_validate_json(Path(call.dataset_path).read_bytes())
         check_prompts(base, dataset, spec.sampling.max_prompt_tokens)
-        self._trainer_on(base).initialise(spec.lora, spec.seed, Path(call.out))
+        start = starting_adapter(call, base)
+        self._trainer_on(base).initialise(spec.lora, spec.seed, Path(call.out), start)
         return Initialised(fingerprint=base.fingerprint).model_dump(mode="json")
 
     def train(self, payload: Any) -> Any:

@@ -22,7 +22,7 @@ from ..schemas.events import (
 )
 from ..schemas.manifest import AdapterRevision, PhaseSeconds, StepMetrics
 from ..schemas.names import training_group
-from ..schemas.seeds import prompt_at, refill_seed
+from ..schemas.seeds import refill_seed
 from ..schemas.settings import Setting, with_settings
 from .activity_calls import SELECT_BATCH, SNAPSHOT, TRAIN
 from .scored_sets import SetProgress, covered, sample_and_score, score_again
@@ -37,12 +37,12 @@ _WAITS = 16
 
 
 def assignments(data: StepInput) -> tuple[GroupAssignment, ...]:
-    """The set of a step: a function of the spec, the dataset's size and the step's number alone."""
+    """The set of a step: a function of the spec, the dataset's parts and the step's number alone."""
     count = data.spec.sampling.groups_per_step
     return tuple(
         GroupAssignment(
             group=training_group(data.step, index),
-            prompt_index=prompt_at(data.spec.seed, data.step * count + index, data.started.dataset.train),
+            prompt_index=data.started.dataset.prompt(data.spec.seed, data.step * count + index),
         )
         for index in range(count)
     )
@@ -58,7 +58,7 @@ def refills(data: StepInput, count: int, most: int) -> tuple[GroupAssignment, ..
     return tuple(
         GroupAssignment(
             group=training_group(data.step, first + index),
-            prompt_index=prompt_at(seed, data.step * most + index, data.started.dataset.train),
+            prompt_index=data.started.dataset.prompt(seed, data.step * most + index),
         )
         for index in range(count)
     )
@@ -152,12 +152,13 @@ class TrainStep:
 
         self._phase = "snapshot"
         assert candidate.metrics is not None
-        phases = self._phases(candidate.metrics, [begun, scored, turned, selected, trained])
+        metrics = candidate.metrics.model_copy(update={"reward_parts": batch.reward_parts})
+        phases = self._phases(metrics, [begun, scored, turned, selected, trained])
         committed = await SNAPSHOT(
             self._spec,
             SnapshotInput(
                 spec=data.spec,
-                candidate=candidate,
+                candidate=candidate.model_copy(update={"metrics": metrics}),
                 groups=self._names,
                 phases=phases,
                 settings=tuple(one for one in self._settings if one.from_step <= data.step),
@@ -170,7 +171,7 @@ class TrainStep:
         return StepResult(
             step=data.step,
             revision=committed,
-            metrics=candidate.metrics,
+            metrics=metrics,
             seconds=StepSeconds(
                 **dict(phases),
                 total=(ended - begun).total_seconds(),

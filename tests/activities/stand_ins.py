@@ -17,7 +17,8 @@ from marlaas.schemas.engine_calls import (
     TrainCall,
     Trained,
 )
-from marlaas.schemas.job_spec import Environment, RewardLimits
+from marlaas.schemas.environment import Environment
+from marlaas.schemas.job_spec import RewardLimits
 from marlaas.schemas.names import JobKey
 from marlaas.tests.noop_activities import FINGERPRINT, METRICS
 
@@ -137,6 +138,9 @@ class ListedTrainer:
     async def initialise(self, call: InitialiseCall) -> Initialised:
         for name in ("adapter", "optimizer"):
             Path(call.out, f"{name}.safetensors").write_text(f"{name} {call.spec.seed}")
+        if call.start_adapter_path is not None:
+            start = f"{Path(call.start_adapter_path).read_text()} on {call.start_base}"
+            Path(call.out, "adapter.safetensors").write_text(start)
         return Initialised(fingerprint=FINGERPRINT)
 
     async def train(self, call: TrainCall) -> Trained:

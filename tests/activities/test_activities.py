@@ -20,6 +20,7 @@ from marlaas.environments.scoring import Score
 from marlaas.schemas.batch import Batch
 from marlaas.schemas.contract import Digest
 from marlaas.schemas.dataset import Dataset
+from marlaas.schemas.environment import Environment
 from marlaas.schemas.events import (
     Candidate,
     GroupAssignment,
@@ -33,7 +34,6 @@ from marlaas.schemas.events import (
     SummariseInput,
     TrainInput,
 )
-from marlaas.schemas.job_spec import Environment
 from marlaas.schemas.manifest import AdapterRevision
 from marlaas.schemas.names import JobKey, evaluation_group, training_group
 from marlaas.schemas.objective import KlSpec, ObjectiveSpec
@@ -58,7 +58,7 @@ class Cluster:
         self.scorer = ListedScorer(right_when_even)
         self.datasets = Datasets(storage.store)
         self.trainer = ListedTrainer()
-        self.train = TrainActivities(storage.cache, self.trainer, scratch)
+        self.train = TrainActivities(storage.cache, storage.revisions, self.trainer, scratch)
         self.select = SelectActivities(storage.store, storage.log)
         self.snapshots = SnapshotActivities(storage.revisions, storage.log)
         self.evaluation = EvaluationActivities(storage.revisions, storage.log)

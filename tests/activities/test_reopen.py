@@ -42,7 +42,7 @@ class Epochs:
     def __init__(self, storage: Storage, job: Job, scratch: Path) -> None:
         self.storage, self.spec, self.dataset = storage, job.spec, job.dataset
         self.key = job.spec.key
-        self._train = TrainActivities(storage.cache, ListedTrainer(), scratch)
+        self._train = TrainActivities(storage.cache, storage.revisions, ListedTrainer(), scratch)
         self._snapshot = SnapshotActivities(storage.revisions, storage.log)
         self._reopen = ReopenActivities(storage.revisions, storage.log)
 

@@ -14,7 +14,7 @@ from marlaas.activities import report
 from marlaas.activities.report import ReportActivities
 from marlaas.schemas.events import ReportInput, ReportResult
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
-from marlaas.schemas.manifest import EvaluationDocument, Manifest
+from marlaas.schemas.manifest import EvaluationDocument, HeldOutScores, Manifest, StepMetrics
 from marlaas.schemas.tracker_calls import TrackerState
 from marlaas.schemas.trackers import TensorBoardTracker
 from marlaas.tests.noop_activities import FINGERPRINT, METRICS
@@ -25,6 +25,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from temporalio.testing import ActivityEnvironment
 
 from .conftest import Job, Storage
+
+
+def _metrics(version: int) -> StepMetrics:
+    parts = {"right": version / 16, "style.short": -1.0}
+    return METRICS.model_copy(update={"reward_mean": version / 8, "reward_parts": parts})
 
 
 class Reporting:
@@ -46,7 +51,7 @@ class Reporting:
                 adapter=blob,
                 optimizer=blob,
                 batch=blob if version else None,
-                metrics=METRICS.model_copy(update={"reward_mean": version / 8}) if version else None,
+                metrics=_metrics(version) if version else None,
                 time=1.7e9 + version,
                 fingerprint=FINGERPRINT,
             )
@@ -64,6 +69,13 @@ class Reporting:
                 reward_mean=0.5,
                 failed_samples=0,
                 greedy_completions=(),
+                pass_at={1: 0.5, 2: 0.75},
+                by_environment={
+                    name: HeldOutScores(
+                        prompts=1, accuracy=right, greedy_accuracy=0.5, reward_mean=None, pass_at={}
+                    )
+                    for name, right in (("sums", 0.25), ("greedy", 0.125))
+                },
             )
         )
 
@@ -182,11 +194,13 @@ async def test_a_gateway_has_the_newest_figures(
     assert not others
     assert f"/tenant/{reporting.key.tenant}" in path
     assert f"/training_job/{reporting.key.job}" in path
-    figures = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    parts = {sample.labels["part"]: sample.value for sample in samples if "part" in sample.labels}
+    assert parts == {"right": 0.1875, "style.short": -1.0}
+    figures = {" ".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
     assert figures["marlaas_reward_mean"] == 0.375
     assert figures["marlaas_step_version"] == 3
     assert (figures["marlaas_eval_accuracy"], figures["marlaas_evaluation_version"]) == (0.0, 0)
+    assert figures["marlaas_eval_pass_at_2"] == 0.75
+    assert figures["marlaas_eval_environment_accuracy sums"] == 0.25
+    assert figures["marlaas_eval_environment_accuracy greedy"] == 0.125

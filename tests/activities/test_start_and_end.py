@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from marlaas.activities.close import CloseActivities
 from marlaas.activities.datasets import Datasets
+from marlaas.activities.liveness import PERMANENT
 from marlaas.activities.reward import RewardActivities
 from marlaas.activities.rollout import RolloutActivities
 from marlaas.activities.snapshot import SnapshotActivities
 from marlaas.activities.start import JobExists, StartActivities
-from marlaas.activities.train import TrainActivities
+from marlaas.activities.train import TrainActivities, UnusableStart
 from marlaas.environments.scoring import Score
 from marlaas.schemas.dataset import Dataset
 from marlaas.schemas.engine_calls import SampleCall, SampledGroup
@@ -26,7 +28,7 @@ from marlaas.schemas.events import (
     SnapshotInput,
     Started,
 )
-from marlaas.schemas.job_spec import JobSpec
+from marlaas.schemas.job_spec import JobSpec, parse_job_spec
 from marlaas.schemas.manifest import AdapterRevision
 from marlaas.schemas.names import training_group
 from marlaas.storage.jetstream import StreamMissing
@@ -52,7 +54,7 @@ class Runs:
         self._start = StartActivities(
             storage.store, storage.revisions, ListedScorer(lambda row, text: Score(1.0, None)), no_dataset
         )
-        self._train = TrainActivities(storage.cache, ListedTrainer(), scratch)
+        self._train = TrainActivities(storage.cache, storage.revisions, ListedTrainer(), scratch)
         self._snapshot = SnapshotActivities(storage.revisions, storage.log)
         self._close = CloseActivities(storage.revisions, storage.log)
 
@@ -169,3 +171,24 @@ async def test_what_wakes_after_the_end_makes_no_stream(runs: Runs) -> None:
     with pytest.raises(StreamMissing):
         await ActivityEnvironment().run(rewards.reward, reward)
     assert not await runs.has_stream()
+
+
+async def test_a_job_starts_from_a_version_of_another(runs: Runs) -> None:
+    """CASES 16: the trainer is given that version's tensors, and the digest of the model they are for."""
+    before = runs.job.spec.model_copy(update={"job": "before", "seed": 7})
+    await runs.commit("first", before)
+
+    def started(version: int, **changes: Any) -> JobSpec:
+        start = {"job": f"{before.tenant}/before", "version": version}
+        return parse_job_spec({**runs.job.spec.model_dump(mode="json"), "start": start, **changes})
+
+    revision = await runs.commit("second", started(0))
+    adapter = await runs.storage.store.get_blob(runs.key.bucket, revision.adapter)
+    assert adapter.decode() == f"adapter 7 on {FINGERPRINT.base}"
+    optimizer = await runs.storage.store.get_blob(runs.key.bucket, revision.optimizer)
+    assert optimizer.decode() == "optimizer 0"
+    with pytest.raises(UnusableStart, match=r"version 3 of job .*/before is not committed"):
+        await runs.commit("third", started(3))
+    with pytest.raises(UnusableStart, match=r"job .*/before has lora rank=16 .* and this job rank=8"):
+        await runs.commit("third", started(0, lora={"rank": 8}))
+    assert UnusableStart.__name__ in PERMANENT

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marlaas.environments import row_check
 from marlaas.environments.datasets import build_dataset
 from marlaas.environments.invalid import InvalidEnvironment
 from marlaas.environments.jsonl import read_jsonl
 from marlaas.schemas.dataset import Dataset, Message
-from marlaas.schemas.job_spec import EvaluationSpec, JobSpec, JsonlEnvironment, SamplingSpec
+from marlaas.schemas.environment import JsonlEnvironment
+from marlaas.schemas.job_spec import EvaluationSpec, JobSpec, SamplingSpec
 
 
 def line(content: str = "What is 1 + 1?", **fields: Any) -> str:
@@ -61,8 +63,8 @@ def test_arguments_of_different_shapes_come_back_unchanged(tmp_path: Path) -> No
     values: list[Any] = [
         {"args": {"a": 1}},
         {"args": {"b": None, "c": [1, 2.5, {"d": "x"}]}},
-        {"args": [], "id": "same"},
-        {"args": "text", "id": "same", "": 0, "not an identifier": True},
+        {"args": [], "id": "one"},
+        {"args": "text", "id": "two", "": 0, "not an identifier": True},
         {"big": 2**80, "small": -1.5e-300, "zero": -0.0, "long": 0.1 + 0.2},
         {},
     ]
@@ -95,11 +97,16 @@ def test_only_newlines_end_a_line(tmp_path: Path) -> None:
         (line() + "}", "is no JSON: Extra data"),
         ("\x00" * 20, "is no JSON"),
         (b'{"messages": "\xff"}', "is not UTF-8 at byte 15"),
-        ("[1]", "is a list; every line is an object with 'messages'"),
-        ("null", "is null; every line"),
-        ('"text"', "is text; every line"),
-        ('{"prompt": "hi", "answer": 1}', "has no 'messages'; its fields are 'prompt', 'answer'"),
-        ("{}", "has no 'messages'; its fields are none"),
+        ("[1]", "is a list; every row is an object with 'messages' or a 'prompt'"),
+        ("null", "is null; every row"),
+        ('"text"', "is text; every row"),
+        (
+            '{"text": "hi", "answer": 1}',
+            "has neither 'messages' nor 'prompt'; its fields are 'text', 'answer'",
+        ),
+        ("{}", "has neither 'messages' nor 'prompt'; its fields are none"),
+        ('{"prompt": " "}', "prompt is empty; it has to be text that is not blank"),
+        ('{"prompt": 3}', "prompt is a number; it has to be text, or a list of {role, content}"),
         ('{"messages": []}', "messages is an empty list; it has to be a list"),
         ('{"messages": "hi"}', "messages is text; it has to be a list"),
         ('{"messages": ["hi"]}', r"messages\[0\] is text; it has to be an object"),
@@ -130,7 +137,7 @@ def test_only_newlines_end_a_line(tmp_path: Path) -> None:
             '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
             "the last message has role 'assistant'; it has to be 'user'",
         ),
-        (line(completion="x"), "has a field 'completion', the name of the reward's first argument"),
+        (line(completion="x"), "has a field 'completion', by which the reward is given the completion"),
         (line()[:-1] + ', "x": NaN}', "has the number NaN, which JSON does not know"),
         (line()[:-1] + ', "x": -Infinity}', "has the number -Infinity"),
         (line()[:-1] + ', "x": 1e999}', "has the number 1e999, which is too large"),
@@ -148,6 +155,52 @@ def test_a_wrong_line_is_named(tmp_path: Path, bad: str | bytes, problem: str) -
     with pytest.raises(InvalidEnvironment, match=f"rows.jsonl', line 3: {problem}") as caught:
         read_jsonl(path)
     assert caught.value.path == "environment.path"
+
+
+def test_wrong_lines_are_told_together(tmp_path: Path) -> None:
+    bad = ["{", '{"prompt": ""}', line(), line(id=7), '{"prompt": "a", "id": 7}'] + ["[]"] * 9
+    with pytest.raises(InvalidEnvironment) as caught:
+        read_jsonl(written(tmp_path, "\n".join(bad)))
+    told = caught.value.problem.split("\n  ")
+    assert told[0].endswith("rows.jsonl' has 12 wrong rows:")
+    assert told[1].startswith("line 1: is no JSON")
+    assert told[2].startswith("line 2: prompt is empty")
+    assert told[3] == "line 5: has the id 7, which line 4 has too"
+    assert told[10].startswith("line 12: is an empty list")
+    assert told[11:] == ["and 2 more"]
+
+
+def test_ids_are_compared_with_their_kinds_and_given_to_the_reward(tmp_path: Path) -> None:
+    rows = read_jsonl(written(tmp_path, "\n".join(line(id=one) for one in (1, "1", True, None, None))))
+    assert [row.fields for row in rows] == [{"id": 1}, {"id": "1"}, {"id": True}, {"id": None}, {"id": None}]
+
+
+def test_a_prompt_is_text_or_messages_in_a_column_of_any_name(tmp_path: Path) -> None:
+    text = json.dumps({"prompt": "a", "question": [{"role": "user", "content": "b"}], "x": 1})
+    path = written(tmp_path, text)
+    [by_default], [by_name] = read_jsonl(path), read_jsonl(path, "question")
+    assert by_default.messages == (Message(role="user", content="a"),)
+    assert by_default.fields == {"question": [{"role": "user", "content": "b"}], "x": 1}
+    assert by_name.messages == (Message(role="user", content="b"),)
+    assert by_name.fields == {"prompt": "a", "x": 1}
+    with pytest.raises(InvalidEnvironment, match="line 1: has no 'other'; its fields are 'prompt'"):
+        read_jsonl(path, "other")
+    both = written(tmp_path, line(prompt="a"))
+    assert read_jsonl(both)[0].fields == {"prompt": "a"}
+    with pytest.raises(InvalidEnvironment, match="has a field 'messages', by which the reward is given the"):
+        read_jsonl(both, "prompt")
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_ROWS", 4), ("MOST_BYTES", 5 * len(line()) - 1)])
+def test_a_file_beyond_the_limits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(row_check, limit, most)
+    path = written(tmp_path, f"{line()}\n" * 5)
+    with pytest.raises(InvalidEnvironment, match="is too big at line 5: at most"):
+        read_jsonl(path)
+    monkeypatch.setattr(row_check, limit, 5 * most)
+    assert len(read_jsonl(path)) == 5
 
 
 def test_errors_do_not_show_what_the_file_holds(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from marlaas.environments.invalid import InvalidEnvironment
 from marlaas.environments.reasoning_gym import TaskScorer, task_rows
 from marlaas.environments.stored_entry import decode_entry, encode_entry
 from marlaas.schemas.dataset import Dataset
-from marlaas.schemas.job_spec import EvaluationSpec, JobSpec, ReasoningGymEnvironment, SamplingSpec
+from marlaas.schemas.environment import ReasoningGymEnvironment
+from marlaas.schemas.job_spec import EvaluationSpec, JobSpec, SamplingSpec
 
 ONE_DIGIT = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
 

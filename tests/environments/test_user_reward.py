@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from marlaas.environments.fault_text import fault_text
 from marlaas.environments.invalid import InvalidEnvironment
+from marlaas.environments.reward import checked_number
 from marlaas.environments.scoring import load_scorer
-from marlaas.environments.user_reward import UserReward, checked_reward
+from marlaas.environments.user_reward import UserReward
 from marlaas.schemas.dataset import Message, Row
-from marlaas.schemas.job_spec import JsonlEnvironment
+from marlaas.schemas.environment import JsonlEnvironment
 
 ROW = Row(source="line 1", messages=(Message(role="user", content="?"),), fields={"answer": "42"})
 
@@ -36,7 +37,7 @@ def test_a_reward_gets_completion_messages_and_fields(module: Path) -> None:
         "    return completion == fields['answer']\n"
     )
     scorer = load()
-    assert [scorer(ROW, "42"), scorer(ROW, "41")] == [1.0, 0.0]
+    assert [scorer(ROW, "42").value, scorer(ROW, "41").value] == [1.0, 0.0]
 
 
 def test_async_rewards_keep_one_loop_and_no_task(module: Path) -> None:
@@ -50,7 +51,7 @@ def test_async_rewards_keep_one_loop_and_no_task(module: Path) -> None:
         "    return len(loops) + sum(not task.done() for task in tasks[:-1])\n"
     )
     scorer = load()
-    assert [scorer(ROW, "") for _ in range(3)] == [1.0, 1.0, 1.0]
+    assert [scorer(ROW, "").value for _ in range(3)] == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +94,14 @@ def test_what_cannot_be_loaded_is_refused(module: Path, source: str, name: str, 
 
 @pytest.mark.parametrize(("value", "reward"), [(True, 1.0), (False, 0.0), (3, 3.0), (-0.5, -0.5)])
 def test_numbers_are_rewards(value: object, reward: float) -> None:
-    assert checked_reward(value) == reward
-    assert type(checked_reward(value)) is float
+    assert checked_number(value) == reward
+    assert type(checked_number(value)) is float
 
 
 @pytest.mark.parametrize("value", [None, "1", float("nan"), float("inf"), 1j, [1.0], {}, 10**400])
 def test_nothing_else_is(value: object) -> None:
     with pytest.raises(ValueError, match="the reward function returned"):
-        checked_reward(value)
+        checked_number(value)
 
 
 def test_a_fault_is_told_with_the_users_line(module: Path) -> None:

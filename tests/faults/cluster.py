@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from marlaas.client import Client, Job
+from marlaas.client import Client
+from marlaas.job import Job
 from marlaas.schemas.names import JobKey
 from marlaas.workers.roles import Role
 from marlaas.workers.settings import Addresses
@@ -113,7 +114,7 @@ class Cluster:
     async def digests(self, key: JobKey) -> list[str]:
         """sha256 of every adapter revision of a job, from version 0."""
         found: list[str] = []
-        while (manifest := await self.client.revisions.manifest(key, len(found))) is not None:
+        while (manifest := await self.client.connection.revisions.manifest(key, len(found))) is not None:
             found.append(manifest.adapter.digest)
         return found
 
@@ -121,17 +122,17 @@ class Cluster:
         """Waits until a version is committed."""
 
         async def is_there() -> bool:
-            return await self.client.revisions.manifest(key, version) is not None
+            return await self.client.connection.revisions.manifest(key, version) is not None
 
         await until(is_there)
 
     def step(self, key: JobKey, step: int) -> WorkflowHandle[Any, Any]:
-        return self.client.temporal.get_workflow_handle(key.step_id(step))
+        return self.client.connection.temporal.get_workflow_handle(key.step_id(step))
 
     async def running(self, job: Job, activity: str) -> int:
         """Waits until a worker has an activity of this type in hand; returns the step."""
         while True:
-            progress = await self.client.temporal.get_workflow_handle_for(
+            progress = await self.client.connection.temporal.get_workflow_handle_for(
                 TrainJob.run, job.key.workflow_id
             ).query(TrainJob.progress)
             for step in progress.open_steps:

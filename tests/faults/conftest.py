@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marlaas.client import Job, connect
+from marlaas.client import connect
+from marlaas.job import Job
 from marlaas.tests.tiny_model import write_tiny_model
 from marlaas.workers.settings import Settings
 from marlaas.workers.supervisor import Supervisor

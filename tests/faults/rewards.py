@@ -8,6 +8,11 @@ def lower_case(completion: str, **_: object) -> float:
     return sum(c.islower() for c in completion) / max(1, len(completion))
 
 
+def upper_case(completion: str, *, id: int, **_: object) -> float:
+    """Share of upper-case letters; of rows with an id."""
+    return sum(c.isupper() for c in completion) / max(1, len(completion))
+
+
 def hangs(completion: str, **_: object) -> float:
     """Uses no CPU and never answers."""
     while True:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from marlaas.client import Job
+from marlaas.job import Job
 from marlaas.tests.tracking.readers import tensorboard_points
 
 from .cluster import Cluster, Workers, finished
@@ -15,7 +15,7 @@ TIMED = {"seconds", "throughput"}
 
 
 async def jsonl(cluster: Cluster, job: Job) -> list[dict[str, Any]]:
-    stored = await cluster.client.store.get(job.key.bucket, job.key.metrics_key(0))
+    stored = await cluster.client.connection.store.get(job.key.bucket, job.key.metrics_key(0))
     return [json.loads(line) for line in (stored or b"").decode().splitlines()]
 
 
@@ -43,6 +43,7 @@ async def test_a_cpu_worker_killed_while_it_reports(cluster: Cluster, workers: W
 
 
 async def test_evaluations_between_change_no_step(cluster: Cluster, workers: Workers, jobs: Jobs) -> None:
+    """CASES 88."""
     found: list[tuple[list[str], list[dict[str, float]]]] = []
     for every in (0, 2):
         evaluation = {"prompts": 4, "samples": 2, "every": every}

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from marlaas.client import Job
+from marlaas.job import Job
 from marlaas.jobs.errors import JobError
 
 from .cluster import Cluster, Workers, finished
@@ -25,7 +25,7 @@ async def test_a_resumed_job_has_the_bytes_of_one_that_never_ended(
     job = await jobs.submit(staleness)
     await cluster.committed(job.key, 2)
     if way == "terminated":
-        await cluster.client.temporal.get_workflow_handle(job.key.workflow_id).terminate()
+        await cluster.client.connection.temporal.get_workflow_handle(job.key.workflow_id).terminate()
     elif way == "cancelled":
         await job.cancel()
     else:
@@ -45,7 +45,7 @@ async def test_a_finished_job_trains_longer_when_it_is_given_more_steps(
     await job.resume({"steps": steps + 2, "optimizer.learning_rate": 0.5})
     await finished(job)
     assert len(await cluster.digests(job.key)) == steps + 3
-    manifest = await cluster.client.revisions.manifest(job.key, steps + 2)
+    manifest = await cluster.client.connection.revisions.manifest(job.key, steps + 2)
     assert manifest is not None
     assert manifest.epoch == 1
     assert {one.path: one.from_step for one in manifest.settings} == {

@@ -90,7 +90,9 @@ async def test_rewards_of_the_queue_of_before_survive_the_upgrade(
     worker = workers.ensure("cpu")
     with pytest.MonkeyPatch.context() as before:
         before.setattr(scored_sets, "REWARD", dataclasses.replace(scored_sets.REWARD, queue=CPU_QUEUE))
-        async with Worker(cluster.client.temporal, task_queue=TASK_QUEUE, workflows=list(WORKFLOWS)):
+        async with Worker(
+            cluster.client.connection.temporal, task_queue=TASK_QUEUE, workflows=list(WORKFLOWS)
+        ):
             job = await jobs.submit(2)
             await cluster.committed(job.key, 1)
             for child in worker.children("reward_child"):

@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +43,12 @@ class CommandLine:
             stderr=asyncio.subprocess.PIPE,
         )
 
-    async def on_terminal(self, *arguments: str, interrupt_at: str | None = None) -> Ended:
-        """Runs a command on a terminal of its own; ctrl-C is pressed once the text was seen."""
+    async def on_terminal(
+        self, *arguments: str, interrupt_at: str | None = None, answers: Mapping[str, str] | None = None
+    ) -> Ended:
+        """Runs a command on a terminal of its own; ctrl-C is pressed once the text was seen, and each answer
+        is given once its question was."""
+        unasked = dict(answers or {})
         ours, theirs = pty.openpty()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "marlaas", *arguments),
@@ -62,6 +67,8 @@ class CommandLine:
             if interrupt_at is not None and interrupt_at in shown:
                 process.send_signal(signal.SIGINT)
                 interrupt_at = None
+            for question in [one for one in unasked if one in shown]:
+                os.write(ours, unasked.pop(question).encode() + b"\n")
         os.close(ours)
         return Ended(await process.wait(), shown, "")
 

@@ -35,7 +35,7 @@ def tenant() -> str:
 async def addresses(stack: Addresses, tenant: str) -> Addresses:
     """The stack, with a namespace that no worker has ever polled."""
     async with await connect(stack) as client:
-        await client.temporal.workflow_service.register_namespace(
+        await client.connection.temporal.workflow_service.register_namespace(
             RegisterNamespaceRequest(
                 namespace=tenant, workflow_execution_retention_period=Duration(seconds=24 * 3600)
             )

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from marlaas.client import Client, Job
+from marlaas.client import Client
+from marlaas.job import Job
 from marlaas.jobs.errors import JobError
 from marlaas.schemas.job_spec import InvalidJobSpec
 from marlaas.tests.front_door.command_line import CommandLine
@@ -26,7 +27,7 @@ async def at_rest(client: Client, spec: dict[str, Any]) -> Job:
 async def test_set_says_from_where_it_acts_and_watch_shows_it(
     marlaas: CommandLine, client: Client, spec: Spec
 ) -> None:
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         job = await at_rest(client, spec(steps=4))
         done = await marlaas("set", str(job.key), "optimizer.learning_rate=0.5", "steps=5")
         step = (await job.progress()).version
@@ -55,7 +56,7 @@ async def test_set_says_from_where_it_acts_and_watch_shows_it(
 async def test_what_cannot_be_set_is_refused_with_its_path(
     marlaas: CommandLine, client: Client, spec: Spec, word: str, message: str
 ) -> None:
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         job = await at_rest(client, spec())
         refused = await marlaas("set", str(job.key), word)
         assert refused.code in (1, 2)
@@ -68,7 +69,7 @@ async def test_a_job_without_a_version_cannot_be_resumed_and_one_that_runs_needs
     client: Client, spec: Spec
 ) -> None:
     activities = GatedActivities()
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         job = await at_rest(client, spec(steps=2))
         assert await job.resume({"steps": 3}) is False
         result = await job.result()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from marlaas.jobs.job_file import read_job_file
-from marlaas.schemas.job_spec import ReasoningGymEnvironment, parse_job_spec
+from marlaas.schemas.environment import ReasoningGymEnvironment
+from marlaas.schemas.job_spec import parse_job_spec
 from marlaas.tests.embedded.harness import processes_of, stack_file, wait_until
 from marlaas.tests.tiny_model import write_tiny_model
 

@@ -25,7 +25,7 @@ async def test_a_failed_job_shows_the_failure_at_the_root(
     ]
     job = await client.submit(spec())
     cause = f"{job.key}/step/00000000, activity train: UnusableModel: no layer q_proj in [x]"
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         with pytest.raises(JobFailed) as caught:
             await job.result()
         assert (caught.value.status, caught.value.cause) == ("failed", cause)
@@ -38,8 +38,10 @@ async def test_a_failed_job_shows_the_failure_at_the_root(
 async def test_a_spec_that_only_temporal_saw_fails_with_its_fields(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str
 ) -> None:
-    await client.temporal.start_workflow("TrainJob", spec(steps=0), id=f"{tenant}/sums", task_queue="marlaas")
-    async with workers(client.temporal, GatedActivities()):
+    await client.connection.temporal.start_workflow(
+        "TrainJob", spec(steps=0), id=f"{tenant}/sums", task_queue="marlaas"
+    )
+    async with workers(client.connection.temporal, GatedActivities()):
         with pytest.raises(JobFailed, match="steps is 0: should be greater than or equal to 1"):
             await client.job(f"{tenant}/sums").result()
     ended = await marlaas("list")
@@ -53,7 +55,7 @@ async def test_a_start_with_unreadable_input_hides_no_other_job(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str, data: bytes
 ) -> None:
     payload = Payload(metadata={"encoding": b"json/plain"}, data=data)
-    await client.temporal.start_workflow(
+    await client.connection.temporal.start_workflow(
         "TrainJob", RawValue(payload), id=f"{tenant}/other", task_queue="marlaas"
     )
     job = await client.submit(spec())
@@ -66,7 +68,7 @@ async def test_a_cancelled_job_says_so(marlaas: CommandLine, client: Client, spe
     activities = GatedActivities()
     activities.gate.clear()
     job = await client.submit(spec())
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         await until(job, lambda one: bool(one.open_steps))
         assert (await marlaas("cancel", str(job.key))).code == 0
         ended = await marlaas("watch", str(job.key))
@@ -81,7 +83,9 @@ async def test_a_terminated_job_gives_the_reason_once(
     marlaas: CommandLine, client: Client, spec: Spec
 ) -> None:
     job = await client.submit(spec())
-    await client.temporal.get_workflow_handle(job.key.workflow_id).terminate(reason="out of budget")
+    await client.connection.temporal.get_workflow_handle(job.key.workflow_id).terminate(
+        reason="out of budget"
+    )
     with pytest.raises(JobFailed, match=f"^job {job.key} terminated: out of budget$"):
         await job.result()
     ended = await marlaas("watch", str(job.key))
@@ -90,7 +94,7 @@ async def test_a_terminated_job_gives_the_reason_once(
 
 async def test_pause_resume_and_stop(marlaas: CommandLine, client: Client, spec: Spec) -> None:
     job = await client.submit(spec(steps=100_000))
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         await until(job, lambda one: (one.version or 0) >= 1)
         assert (await marlaas("pause", str(job.key))).code == 0
         paused = await until(job, lambda one: one.state == "paused" and not one.open_steps)

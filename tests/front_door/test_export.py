@@ -4,18 +4,23 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from marlaas.client import Client, Job
-from marlaas.engines.base_model import load
+import yaml
+from marlaas.client import Client
+from marlaas.engines.base_model import digest_of, load
 from marlaas.engines.lora import initial_adapter, target_layers, tensor_names
+from marlaas.job import Job
 from marlaas.jobs.errors import ExportRefused, JobError, JobNotFound
+from marlaas.jobs.model_card import public
 from marlaas.schemas.events import Candidate
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
+from marlaas.schemas.manifest import EvaluationDocument, Fingerprint
 from marlaas.schemas.names import blob_key
 from marlaas.storage.object_store import MissingBlob
 from marlaas.tests.front_door.command_line import CommandLine
@@ -24,8 +29,8 @@ from marlaas.tests.noop_activities import FINGERPRINT, METRICS
 from marlaas.tests.tiny_model import write_tiny_model
 from peft import PeftModel
 from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
-from safetensors.torch import save
-from transformers import AutoModelForCausalLM
+from safetensors.torch import load_file, save
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 Spec = Callable[..., dict[str, Any]]
 LORA = {"rank": 4, "alpha": 12.0, "targets": ["q_proj", "down_proj"]}
@@ -46,12 +51,17 @@ def trained_adapter(model: Path, spec: JobSpec, seed: int) -> dict[str, torch.Te
     }
 
 
-async def committed_job(client: Client, spec: JobSpec, adapters: list[dict[str, torch.Tensor]]) -> Job:
+async def committed_job(
+    client: Client,
+    spec: JobSpec,
+    adapters: list[dict[str, torch.Tensor]],
+    fingerprint: Fingerprint = FINGERPRINT,
+) -> Job:
     """A job with these versions in the object store, which Temporal has never heard of."""
-    await client.store.ensure_bucket(spec.key.bucket)
+    await client.connection.store.ensure_bucket(spec.key.bucket)
     parent = None
     for version, tensors in enumerate(adapters):
-        blob = await client.store.put_blob(spec.key.bucket, save(tensors))
+        blob = await client.connection.store.put_blob(spec.key.bucket, save(tensors))
         candidate = Candidate(
             version=version,
             parent=parent,
@@ -59,9 +69,9 @@ async def committed_job(client: Client, spec: JobSpec, adapters: list[dict[str, 
             optimizer=blob,
             batch=blob if version else None,
             metrics=METRICS if version else None,
-            fingerprint=FINGERPRINT,
+            fingerprint=fingerprint,
         )
-        revision, _ = await client.revisions.commit(manifest_of(spec, candidate))
+        revision, _ = await client.connection.revisions.commit(manifest_of(spec, candidate))
         parent = revision.manifest
     return client.job(spec.key)
 
@@ -108,13 +118,54 @@ async def test_a_version_is_exported_with_where_it_comes_from(
     checked = parse_job_spec(spec(model=str(model), lora=LORA))
     job = await committed_job(client, checked, [trained_adapter(model, checked, seed) for seed in (0, 1, 2)])
     exported = await job.export(tmp_path / "out", 1)
-    revision = await client.revisions.revision(job.key, 1)
+    revision = await client.connection.revisions.revision(job.key, 1)
     assert revision is not None
     assert (exported.version, exported.adapter) == (1, revision.adapter.digest)
     written = json.loads((tmp_path / "out" / "marlaas.json").read_text())
     assert written["job"] == {"tenant": job.key.tenant, "job": "sums"}
     assert (written["manifest"], written["spec_digest"]) == (revision.manifest, checked.digest)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+async def test_the_best_version_is_read_from_the_evaluations(
+    marlaas: CommandLine, client: Client, spec: Spec, model: Path
+) -> None:
+    figures = {0: (0.25, 0.9, None), 1: (0.5, 0.5, 0.7), 2: (0.5, 0.9, 0.6), 3: (0.375, 0.25, 0.7)}
+
+    async def job(name: str, best: str | None) -> Job:
+        chosen = {} if best is None else {"evaluation": {"prompts": 2, "best": best}}
+        checked = parse_job_spec(spec(model=str(model), lora=LORA, job=name, **chosen))
+        adapters = [trained_adapter(model, checked, seed) for seed in range(5)]
+        made = await committed_job(client, checked, adapters)
+        for version, (accuracy, greedy, reward) in figures.items() if best else ():
+            document = EvaluationDocument(
+                key=made.key,
+                version=version,
+                prompts=2,
+                samples=8,
+                accuracy=accuracy,
+                greedy_accuracy=greedy,
+                reward_mean=reward,
+                failed_samples=0,
+                greedy_completions=(),
+            )
+            await client.connection.revisions.put_evaluation(document)
+        return made
+
+    for best, version in (("accuracy", 1), ("greedy_accuracy", 0), ("reward_mean", 1)):
+        made = await job(best.replace("_", "-"), best)
+        ended = await marlaas("export", str(made.key), best, "--version", "best")
+        assert (ended.code, ended.err) == (0, "")
+        assert f"version {version} of job" in ended.out
+    never = await job("never", None)
+    ended = await marlaas("export", str(never.key), "never", "--version", "best")
+    assert (ended.code, ended.out) == (1, "")
+    assert "has no version with a held-out accuracy, so none is the best: `evaluation.prompts`" in ended.err
+    for wrong in ("newest", "1.5", "²"):
+        ended = await marlaas("export", str(never.key), "never", "--version", wrong)
+        assert ended.code == 2
+        assert f"'{wrong}' is neither a number of" in " ".join(ended.err.split())
+    assert not (marlaas.folder / "never").exists()
 
 
 async def test_a_folder_with_other_content_is_left_alone(
@@ -149,7 +200,7 @@ async def test_two_exports_at_once_leave_one_whole_folder(
     job = await committed_job(client, checked, [trained_adapter(model, checked, 0)])
     await asyncio.gather(*(job.export(tmp_path / "out") for _ in range(4)))
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
-    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert len(list((tmp_path / "out").iterdir())) == 4
 
 
 async def test_what_is_not_there_is_named_and_nothing_is_written(
@@ -161,10 +212,158 @@ async def test_what_is_not_there_is_named_and_nothing_is_written(
         await job.export(tmp_path / "out", 5)
     with pytest.raises(JobNotFound):
         await client.job(f"{tenant}/none").export(tmp_path / "out")
-    revision = await client.revisions.revision(job.key, 0)
+    revision = await client.connection.revisions.revision(job.key, 0)
     assert revision is not None
     key = blob_key(revision.adapter.digest)
-    client.store._minio.remove_object(job.key.bucket, key)  # pyright: ignore[reportPrivateUsage]
+    client.connection.store._minio.remove_object(job.key.bucket, key)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(MissingBlob, match=key):
         await job.export(tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def on_model(model: Path) -> Fingerprint:
+    return FINGERPRINT.model_copy(update={"base": digest_of(model)})
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+async def test_a_merged_model_computes_what_base_and_adapter_do(
+    marlaas: CommandLine, client: Client, spec: Spec, model: Path, tmp_path: Path, tied: bool
+) -> None:
+    """CASES 44 and 46: the delta is there once, and the base model is left as it is."""
+    if not tied:
+        folder = tmp_path / "untied"
+        shutil.copytree(model, folder)
+        config = LlamaConfig.from_pretrained(model, tie_word_embeddings=False)
+        LlamaForCausalLM(config).save_pretrained(folder)
+        model = folder
+    checked = parse_job_spec(spec(model=str(model), lora=LORA))
+    adapters = [trained_adapter(model, checked, seed) for seed in (0, 1)]
+    job = await committed_job(client, checked, adapters, on_model(model))
+    before = digest_of(model)
+    ended = await marlaas("export", str(job.key), "out/sums", "--merge")
+    assert (ended.code, ended.err) == (0, "")
+    assert "version 1" in ended.out
+    assert "merged into its base model" in ended.out
+    assert digest_of(model) == before
+
+    out = marlaas.folder / "out" / "sums"
+    await job.export(tmp_path / "adapter")
+    tokens = torch.arange(3, 43).reshape(2, 20)
+    with torch.no_grad():
+        base = AutoModelForCausalLM.from_pretrained(model)
+        plain = cast(torch.Tensor, base(tokens).logits)
+        expected = cast(
+            torch.Tensor, PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()(tokens).logits
+        )
+        full = AutoModelForCausalLM.from_pretrained(out)
+        found = cast(torch.Tensor, full(tokens).logits)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(found, plain, atol=1e-2)
+    assert ("lm_head.weight" in load_file(out / "model.safetensors")) is not tied
+    ours, its = (AutoTokenizer.from_pretrained(str(folder)) for folder in (out, model))
+    assert ours.decode([5, 6]) == its.decode([5, 6])
+    assert ours.chat_template == its.chat_template
+    assert json.loads((out / "marlaas.json").read_text())["merged"] is True
+    assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
+
+    again = await marlaas("export", str(job.key), "out/sums", "--merge")
+    assert again.code == 1
+    assert "is not empty" in again.err
+
+
+async def test_a_bfloat16_base_is_merged_as_it_was_trained_on(
+    client: Client, spec: Spec, model: Path, tmp_path: Path
+) -> None:
+    checked = parse_job_spec(spec(model=str(model), lora=LORA, precision="bfloat16"))
+    adapter = trained_adapter(model, checked, 1)
+    job = await committed_job(client, checked, [adapter], on_model(model))
+    await job.export_merged(tmp_path / "out", models=tmp_path)
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    base = load_file(model / "model.safetensors")
+    for name, found in weights.items():
+        rounded = base[name].bfloat16().float()
+        a, b = (adapter.get(one) for one in tensor_names(name.removesuffix(".weight")))
+        expected = rounded if a is None or b is None else rounded + checked.lora.scale * (b @ a)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        assert found.dtype == torch.float32
+
+
+async def test_another_base_model_is_not_merged(
+    marlaas: CommandLine, client: Client, spec: Spec, model: Path, tmp_path: Path
+) -> None:
+    other = write_tiny_model(tmp_path / "other", seed=1)
+    checked = parse_job_spec(spec(model="/gpu/only/tiny", lora=LORA))
+    job = await committed_job(client, checked, [trained_adapter(model, checked, 0)], on_model(model))
+    ended = await marlaas("export", str(job.key), "out", "--merge", "--base", str(other))
+    assert (ended.code, ended.out) == (1, "")
+    assert "is another than the adapter was trained on" in ended.err
+    assert {path.name for path in marlaas.folder.iterdir()} == {"other"}
+    ended = await marlaas("export", str(job.key), "out", "--merge", "--base", str(model))
+    assert ended.code == 0
+    wrong = await marlaas("export", str(job.key), "out2", "--base", str(model))
+    assert wrong.code == 2
+
+
+@pytest.mark.parametrize("merge", [False, True], ids=["adapter", "merged"])
+async def test_the_card_says_where_it_comes_from_and_nothing_of_the_worker(
+    client: Client, spec: Spec, model: Path, tmp_path: Path, merge: bool
+) -> None:
+    environment = {"kind": "jsonl", "path": "/srv/secret-place/rows.jsonl", "reward": "rewards:exact"}
+    checked = parse_job_spec(spec(model=str(model), lora=LORA, environment=environment))
+    adapters = [trained_adapter(model, checked, seed) for seed in (0, 1)]
+    job = await committed_job(client, checked, adapters, on_model(model))
+    for version, accuracy in ((0, 0.125), (1, 0.625)):
+        await client.connection.revisions.put_evaluation(
+            EvaluationDocument(
+                key=job.key,
+                version=version,
+                prompts=16,
+                samples=4,
+                accuracy=accuracy,
+                greedy_accuracy=0.5,
+                reward_mean=None,
+                failed_samples=0,
+                greedy_completions=(),
+            )
+        )
+    out = tmp_path / "out"
+    await (job.export_merged(out, models=tmp_path) if merge else job.export(out))
+    card = (out / "README.md").read_text()
+    revision = await client.connection.revisions.revision(job.key, 1)
+    assert revision is not None
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == "tiny"
+    assert front["library_name"] == ("transformers" if merge else "peft")
+    for said in (
+        f"# {job.key}, version 1",
+        checked.digest,
+        revision.manifest,
+        revision.adapter.digest,
+        digest_of(model),
+        "| 0 | 16 | 0.125 | 4 | 0.500 | – |",
+        "| 1 | 16 | 0.625 | 4 | 0.500 | – |",
+        '"path": "rows.jsonl"',
+        '"learning_rate"',
+        "from_pretrained",
+    ):
+        assert said in card
+    texts = "".join(path.read_text() for path in out.iterdir() if path.suffix in (".json", ".md"))
+    assert "secret-place" not in texts
+    assert str(model.parent) not in texts
+    assert str(tmp_path) not in texts
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/srv/models/tiny/", "tiny"),
+        ("~/rows.jsonl", "rows.jsonl"),
+        ("../rows.jsonl", "rows.jsonl"),
+        ("org/model", "org/model"),
+        ("https://me:key@host:80/score?token=1", "https://host"),
+        ("/no_think", "/no_think"),
+        ("Use / or ~/ as you like", "Use / or ~/ as you like"),
+    ],
+)
+def test_what_a_card_shows_of_a_text(text: str, shown: str) -> None:
+    assert public(text) == shown

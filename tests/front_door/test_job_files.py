@@ -88,6 +88,25 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert hub["model"] == "org/name"
 
 
+def test_so_do_the_paths_of_a_mixture(tmp_path: Path) -> None:
+    rows = "{name: a, environment: {kind: parquet, path: data/rows.parquet, reward: a:b}}"
+    task = "{name: b, environment: {kind: reasoning-gym, task: chain_sum}}"
+    path = written(tmp_path, f"environment: {{kind: mixture, of: [{rows}, {task}, 3]}}")
+    content = read_job_file(path)
+    assert content["environment"]["of"] == [
+        {
+            "name": "a",
+            "environment": {
+                "kind": "parquet",
+                "path": str(tmp_path / "data" / "rows.parquet"),
+                "reward": "a:b",
+            },
+        },
+        {"name": "b", "environment": {"kind": "reasoning-gym", "task": "chain_sum"}},
+        3,
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
@@ -152,7 +171,7 @@ def test_relative_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ),
         (
             {"environment": {"kind": "jsonl", "path": "x", "reward": "nope"}},
-            ["environment: reward is 'nope'; write module:function"],
+            ["environment.reward: is 'nope'; write module:function"],
         ),
         ({"format": 2}, ["JobSpec has format 2; this version of marlaas reads format 1"]),
         ({"lora": {"targets": ["q", "q"]}}, ["lora.targets names a layer twice: q"]),
@@ -175,3 +194,10 @@ def test_missing_fields_are_named(spec: Spec) -> None:
     del content["steps"], content["sampling"]["groups_per_step"]
     with pytest.raises(InvalidJobSpec, match=r"  steps is missing\n  sampling.groups_per_step is missing"):
         parse_job_spec(content)
+
+
+def test_an_adapter_to_start_from_is_relative_to_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "start: {adapter: adapters/sums}")
+    assert read_job_file(path)["start"] == {"adapter": str(tmp_path / "adapters" / "sums")}
+    path = written(tmp_path, "start: {job: acme/sums, version: 3}")
+    assert read_job_file(path)["start"] == {"job": "acme/sums", "version": 3}

@@ -16,8 +16,8 @@ Spec = Callable[..., dict[str, Any]]
 
 
 async def storing(client: Client, tenant: str) -> StoringActivities:
-    await client.store.ensure_bucket(f"marlaas-{tenant}")
-    blob = await client.store.put_blob(f"marlaas-{tenant}", b"adapter")
+    await client.connection.store.ensure_bucket(f"marlaas-{tenant}")
+    blob = await client.connection.store.put_blob(f"marlaas-{tenant}", b"adapter")
     base = Candidate(
         version=0,
         parent=None,
@@ -27,16 +27,16 @@ async def storing(client: Client, tenant: str) -> StoringActivities:
         metrics=None,
         fingerprint=FINGERPRINT,
     )
-    return StoringActivities(client.revisions, base)
+    return StoringActivities(client.connection.revisions, base)
 
 
 async def test_follow_prints_each_step_once_until_the_job_ends(
     marlaas: CommandLine, client: Client, tenant: str, spec: Spec
 ) -> None:
     activities = await storing(client, tenant)
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         job = await client.submit(spec(steps=4))
-        while not await client.revisions.latest_version(job.key):
+        while not await client.connection.revisions.latest_version(job.key):
             await asyncio.sleep(0.05)
         following = await marlaas.start("metrics", str(job.key), "--follow")
         await job.result()
@@ -69,7 +69,7 @@ async def test_a_tracker_that_fails_is_among_the_problems_of_a_job_that_goes_on(
 ) -> None:
     activities = await storing(client, tenant)
     activities.trackers = (TrackerState(kind="wandb", version=None, problem="the server is down"),)
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         job = await client.submit(spec(steps=100_000, trackers=[{"kind": "wandb", "project": "p"}]))
         problems: list[str] = []
         while not problems:

@@ -27,7 +27,7 @@ Spec = Callable[..., dict[str, Any]]
 async def test_a_watch_goes_on_when_servers_were_killed(tmp_path: Path, spec: Spec, tenant: str) -> None:
     supervisor = Supervisor(Settings(data=tmp_path / "stack"))
     async with supervisor.running() as addresses, await connect(addresses) as client:
-        activities = StoringActivities(client.revisions, await stored_base(client, tenant))
+        activities = StoringActivities(client.connection.revisions, await stored_base(client, tenant))
         activities.gate.clear()
         job = await client.submit(spec(steps=2))
         seen: list[JobSnapshot] = []
@@ -36,7 +36,7 @@ async def test_a_watch_goes_on_when_servers_were_killed(tmp_path: Path, spec: Sp
             async for one in job.watch(0.1):
                 seen.append(one)
 
-        async with workers(client.temporal, activities):
+        async with workers(client.connection.temporal, activities):
             await until(job, lambda one: bool(one.open_steps))
             looking, waiting = asyncio.create_task(look()), asyncio.create_task(job.result())
             await until(job, lambda _: len(seen) > 0)
@@ -70,7 +70,7 @@ async def test_a_watch_waits_for_a_server_that_is_down_when_it_begins(
         said += await watching.stdout.readline()
     async with Supervisor(settings).running(), await connect(addresses) as client:
         await client.job(job.key).cancel()
-        async with workers(client.temporal, GatedActivities()):
+        async with workers(client.connection.temporal, GatedActivities()):
             out, err = await watching.communicate()
     assert (watching.returncode, err) == (1, b"")
     lines = (said + out).decode().splitlines()

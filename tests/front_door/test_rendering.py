@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from marlaas.jobs.snapshot import JobSnapshot, OpenStep, Problem
 from marlaas.schemas.contract import BlobRef
-from marlaas.schemas.events import JobProgress, StepProgress, StepResult, StepSeconds
+from marlaas.schemas.events import (
+    EvaluationResult,
+    JobProgress,
+    JobResult,
+    StepProgress,
+    StepResult,
+    StepSeconds,
+)
 from marlaas.schemas.manifest import AdapterRevision, EvaluationDocument
 from marlaas.schemas.names import JobKey
 from marlaas.terminal.lines import NewsLines
@@ -111,6 +118,30 @@ def test_the_display_shows_open_steps_and_problems_and_takes_brackets_as_text() 
     assert "rollout: 6 sampled, 2 scored of 8 groups" in shown
     assert "! stuck: acme/sums: [TMPRL1100] [bold]nondeterminism" in shown
     assert "▁█  0.400" in shown
+
+
+@pytest.mark.parametrize(
+    ("rewards", "line", "note"),
+    [
+        ((None, None), "version 9: 0.500 (greedy 0.750)", "held-out 0.250 → 0.500"),
+        ((0.25, 0.5), "version 9: 0.500 (greedy 0.750)", "held-out 0.250 → 0.500"),
+        ((0.3, 0.6), "version 9: 0.500 (greedy 0.750), reward 0.600", "held-out reward 0.300 → 0.600"),
+    ],
+    ids=["old", "right or wrong", "graded"],
+)
+def test_graded_rewards_are_shown_beside_the_accuracy(
+    rewards: tuple[float | None, float | None], line: str, note: str
+) -> None:
+    evaluations = tuple(
+        EvaluationResult(
+            version=version, accuracy=share, greedy_accuracy=0.75, failed_samples=0, reward_mean=reward
+        )
+        for version, share, reward in zip((0, 9), (0.25, 0.5), rewards, strict=True)
+    )
+    result = JobResult(outcome="completed", revision=step_result(9).revision, evaluations=evaluations)
+    ended = snapshot(9, status="completed", result=result)
+    assert f"acme/sums held-out accuracy of {line}" in list(NewsLines().news(ended))
+    assert note in drawn(jobs_table([ended]), width=200)
 
 
 def test_a_narrow_terminal_is_enough() -> None:

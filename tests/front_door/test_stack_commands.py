@@ -59,7 +59,7 @@ async def test_up_says_which_jobs_go_on_and_returns_when_its_workers_ask_for_wor
     async with await connect(Settings(data=tmp_path / ".marlaas")) as client:
         kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
         for queue in (CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TRAIN_QUEUE):
-            assert await is_polled(client.temporal, queue, kind)
+            assert await is_polled(client.connection.temporal, queue, kind)
     assert (await marlaas("down")).code == 0
     assert not processes_of(tmp_path)
 

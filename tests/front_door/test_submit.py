@@ -27,7 +27,7 @@ async def nothing_exists(client: Client, name: str) -> bool:
     try:
         await client.job(name).progress()
     except JobNotFound:
-        return await client.revisions.job(client.job(name).key) is None
+        return await client.connection.revisions.job(client.job(name).key) is None
     return False
 
 
@@ -85,7 +85,7 @@ async def test_a_second_submit_says_what_exists(
     second = await marlaas("submit", "job.json")
     assert second.code == 1
     assert second.err.startswith(f"error: job {tenant}/sums exists: running, no version committed yet")
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         await client.job(f"{tenant}/sums").result()
     with pytest.raises(JobExists, match="exists: completed"):
         await client.submit(spec(steps=7))
@@ -94,14 +94,14 @@ async def test_a_second_submit_says_what_exists(
 @pytest.fixture
 async def activities(client: Client, tenant: str) -> StoringActivities:
     """Activities that commit to the object store."""
-    return StoringActivities(client.revisions, await stored_base(client, tenant))
+    return StoringActivities(client.connection.revisions, await stored_base(client, tenant))
 
 
 async def test_a_name_stays_taken_when_temporal_has_forgotten_the_job(
     client: Client, spec: Spec, activities: StoringActivities
 ) -> None:
     earlier = parse_job_spec(spec())
-    await client.revisions.commit(manifest_of(earlier, activities.base))
+    await client.connection.revisions.commit(manifest_of(earlier, activities.base))
     with pytest.raises(JobExists, match="forgotten by Temporal, version 0 committed, with the same spec"):
         await client.submit(spec())
     with pytest.raises(JobExists, match="with another spec"):
@@ -114,7 +114,7 @@ async def test_a_job_that_failed_before_its_first_version_leaves_its_name(
     client: Client, spec: Spec, activities: StoringActivities
 ) -> None:
     activities.dataset_failures = [ApplicationError("no task", type="InvalidEnvironment", non_retryable=True)]
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         job = await client.submit(spec())
         with pytest.raises(JobFailed, match="InvalidEnvironment: no task"):
             await job.result()
@@ -129,7 +129,7 @@ async def test_a_job_that_failed_later_keeps_its_name_and_shows_its_version(
     marlaas: CommandLine, client: Client, spec: Spec, activities: StoringActivities
 ) -> None:
     activities.fails_at = 2
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         job = await client.submit(spec())
         with pytest.raises(JobFailed):
             await job.result()
@@ -151,6 +151,6 @@ async def test_the_sdk_takes_a_file_and_gives_a_typed_result(
 ) -> None:
     path = marlaas.folder / "job.json"
     path.write_text(json.dumps(spec()))
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         result = await (await client.submit(path)).result()
     assert (result.outcome, result.revision.version) == ("completed", 3)

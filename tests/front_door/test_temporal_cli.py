@@ -70,7 +70,7 @@ async def test_input_that_is_no_spec_fails_at_once_and_says_why(
     client: Client, addresses: Addresses, tenant: str, arguments: list[str], fragment: str
 ) -> None:
     await start(addresses, f"{tenant}/sums", arguments)
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         with pytest.raises(JobFailed, match="(?s)InvalidJobSpec: .*" + fragment):
             await client.job(f"{tenant}/sums").result()
 
@@ -81,5 +81,5 @@ async def test_a_job_file_starts_a_job(
     path = marlaas.folder / "job.json"
     path.write_text(json.dumps(spec()))
     await start(addresses, f"{tenant}/sums", ["--input-file", str(path)])
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         assert (await client.job(f"{tenant}/sums").result()).outcome == "completed"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from marlaas.client import Client, Job
+from marlaas.client import Client
+from marlaas.job import Job
 from marlaas.jobs.snapshot import JobSnapshot
 from marlaas.schemas.contract import BlobRef
 from marlaas.schemas.events import Candidate
@@ -34,8 +35,8 @@ async def until(job: Job, condition: Callable[[JobSnapshot], bool]) -> JobSnapsh
 async def stored_base(client: Client, tenant: str) -> Candidate:
     """Version 0, of blobs that hold nothing of use."""
     bucket = client.job(f"{tenant}/any").key.bucket
-    await client.store.ensure_bucket(bucket)
-    blob: BlobRef = await client.store.put_blob(bucket, b"tensors")
+    await client.connection.store.ensure_bucket(bucket)
+    blob: BlobRef = await client.connection.store.put_blob(bucket, b"tensors")
     return Candidate(
         version=0,
         parent=None,
@@ -50,10 +51,10 @@ async def stored_base(client: Client, tenant: str) -> Candidate:
 async def test_a_pipe_gets_a_line_for_each_thing_that_happens(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str
 ) -> None:
-    activities = StoringActivities(client.revisions, await stored_base(client, tenant))
+    activities = StoringActivities(client.connection.revisions, await stored_base(client, tenant))
     activities.gate.clear()
     job = await client.submit(spec(evaluation={"prompts": 2}))
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         evaluating = await until(job, lambda one: bool(one.open_evaluations))
         (evaluation,) = evaluating.open_evaluations
         assert evaluation.progress is not None
@@ -82,7 +83,7 @@ async def test_json_lines_are_snapshots(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str
 ) -> None:
     await client.submit(spec())
-    async with workers(client.temporal, GatedActivities()):
+    async with workers(client.connection.temporal, GatedActivities()):
         ended = await marlaas("watch", f"{tenant}/sums", "--json")
     assert ended.code == 0
     snapshots = [json.loads(line) for line in ended.out.splitlines()]
@@ -97,7 +98,7 @@ async def test_ctrl_c_on_a_terminal_leaves_the_job_running(
     activities = GatedActivities()
     activities.gate.clear()
     job = await client.submit(spec())
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         await until(job, lambda one: bool(one.open_steps))
         ended = await marlaas.on_terminal("watch", str(job.key), interrupt_at="of 4 groups")
         assert ended.code == 130
@@ -113,7 +114,7 @@ async def test_heartbeats_of_rollouts_show_groups_and_tokens(client: Client, spe
     activities.gate.clear()
     activities.beats = (2, 90)
     job = await client.submit(spec(sampling={"groups_per_step": 8, "samples_per_group": 4, "slots": 16}))
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         # Two rollouts of four groups each.
         snapshot = await until(job, lambda one: any(step.groups_sampled == 4 for step in one.open_steps))
         assert sum(one.tokens or 0 for one in snapshot.pending) == 180
@@ -129,7 +130,7 @@ async def test_heartbeats_of_rollouts_show_groups_and_tokens(client: Client, spe
 async def test_open_steps_show_the_versions_in_flight(client: Client, spec: Spec) -> None:
     activities = GatedActivities()
     job = await client.submit(spec(max_staleness=2, steps=9))
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         await until(job, lambda one: (one.version or 0) >= 3)
         activities.gate.clear()
         snapshot = await until(job, lambda one: len(one.versions_in_flight) == 3)
@@ -148,7 +149,7 @@ async def test_queues_that_nobody_polls_are_named(
     assert [str(one) for one in snapshot.problems] == [
         "no worker: marlaas: no control worker is polling it; start one with `marlaas worker --role control`"
     ]
-    async with workers(client.temporal, GatedActivities(), queues=(CPU_QUEUE, TRAIN_QUEUE)):
+    async with workers(client.connection.temporal, GatedActivities(), queues=(CPU_QUEUE, TRAIN_QUEUE)):
         snapshot = await until(job, lambda one: SAMPLE_QUEUE in {problem.where for problem in one.problems})
         assert [str(one) for one in snapshot.problems] == [
             "no worker: marlaas-sample: no gpu worker is polling it; "
@@ -158,7 +159,7 @@ async def test_queues_that_nobody_polls_are_named(
         listed = await marlaas("list")
         (row,) = [line for line in listed.out.splitlines() if line.startswith(f"{tenant}/sums")]
         assert "no gpu worker is polling it" in row
-    async with workers(client.temporal, GatedActivities(), queues=(SAMPLE_QUEUE,)):
+    async with workers(client.connection.temporal, GatedActivities(), queues=(SAMPLE_QUEUE,)):
         snapshot = await until(job, lambda one: REWARD_QUEUE in {problem.where for problem in one.problems})
         assert [str(one) for one in snapshot.problems] == [
             "no worker: marlaas-reward: no cpu worker is polling it; "
@@ -170,7 +171,7 @@ async def test_a_failing_activity_shows_its_attempt_and_its_failure(client: Clie
     activities = GatedActivities()
     activities.failures = [ApplicationError("the [cpu] is another one", type="OtherFingerprint")] * 2
     job = await client.submit(spec())
-    async with workers(client.temporal, activities):
+    async with workers(client.connection.temporal, activities):
         snapshot = await until(job, lambda one: any(problem.kind == "retrying" for problem in one.problems))
         (problem,) = snapshot.problems
         assert problem.where == f"{job.key}/step/00000000, train"
@@ -183,7 +184,7 @@ async def test_a_broken_job_is_stuck_and_its_reason_is_shown_everywhere(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str
 ) -> None:
     job = await client.submit(spec())
-    async with workers(client.temporal, GatedActivities(), workflows=[BrokenJob]):
+    async with workers(client.connection.temporal, GatedActivities(), workflows=[BrokenJob]):
         snapshot = await until(job, lambda one: one.state == "stuck")
         (problem,) = snapshot.problems
         assert (problem.kind, problem.where) == ("stuck", f"{tenant}/sums")
@@ -198,7 +199,9 @@ async def test_a_broken_job_is_stuck_and_its_reason_is_shown_everywhere(
 
 async def test_a_broken_step_makes_its_job_stuck(client: Client, spec: Spec) -> None:
     job = await client.submit(spec())
-    async with workers(client.temporal, GatedActivities(), workflows=[TrainJob, BrokenStep, Evaluate]):
+    async with workers(
+        client.connection.temporal, GatedActivities(), workflows=[TrainJob, BrokenStep, Evaluate]
+    ):
         snapshot = await until(job, lambda one: one.state == "stuck")
         (problem,) = snapshot.problems
         assert problem.where == f"{job.key}/step/00000000"

@@ -7,7 +7,8 @@ import os
 
 import pytest
 from marlaas.schemas.contract import BlobRef
-from marlaas.schemas.job_spec import JobSpec, ReasoningGymEnvironment, SamplingSpec
+from marlaas.schemas.environment import ReasoningGymEnvironment
+from marlaas.schemas.job_spec import JobSpec, SamplingSpec
 from marlaas.schemas.manifest import EvaluationDocument, Fingerprint, JobDocument, Manifest
 from marlaas.schemas.names import JobKey, blob_key
 from marlaas.storage.documents import UnreadableDocument

@@ -22,3 +22,12 @@ def test_rows_that_are_sent_twice_are_there_once(tmp_path: Path) -> None:
         3: [0.375],
     }
     assert attempts[0].position() == Position(step=3, evaluation=0)
+
+
+def test_names_that_mlflow_refuses_are_written_out(tmp_path: Path) -> None:
+    figures = {"eval/pass@8": 0.5, "eval/long-sums/accuracy": 0.25}
+    run = MlflowRun(MlflowTracker(kind="mlflow"), KEY, tmp_path)
+    run.position()
+    run.append([row(2, "evaluation").model_copy(update={"figures": figures})], final=False)
+    points = mlflow_points(tmp_path / "mlflow.db")
+    assert (points["eval/pass_at_8", 2], points["eval/long-sums/accuracy", 2]) == ([0.5], [0.25])

@@ -10,7 +10,7 @@ TARGETS = Path(__file__).parent / "targets"
 @pytest.fixture(autouse=True)
 def _targets_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children inherit the path on which they find the modules of `targets/`."""
-    monkeypatch.setenv("PYTHONPATH", str(TARGETS))
+    monkeypatch.setenv("PYTHONPATH", str(TARGETS), prepend=":")
 
 
 @pytest.fixture

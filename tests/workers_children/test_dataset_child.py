@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 from marlaas.environments.datasets import build_dataset
 from marlaas.environments.invalid import InvalidEnvironment
-from marlaas.schemas.job_spec import (
-    Environment,
-    EvaluationSpec,
-    JobSpec,
-    JsonlEnvironment,
-    ReasoningGymEnvironment,
-    SamplingSpec,
-)
+from marlaas.schemas.environment import Environment, JsonlEnvironment, ReasoningGymEnvironment
+from marlaas.schemas.job_spec import EvaluationSpec, JobSpec, SamplingSpec
 from marlaas.workers.child_process import ChildError
 from marlaas.workers.dataset_child import build_dataset_in_child
 
@@ -44,7 +38,7 @@ async def test_a_dataset_too_big_for_one_message_is_refused(
     (tmp_path / "sitecustomize.py").write_text(
         "from marlaas.workers import child_runtime\nchild_runtime.MAX_FRAME = 10_000\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     with pytest.raises(InvalidEnvironment, match="the dataset is too big: FrameTooLong"):
         await build_dataset_in_child(spec(rows(tmp_path, 200)))
 
@@ -59,10 +53,19 @@ async def test_a_wrong_environment_crosses_as_itself(tmp_path: Path) -> None:
         await build_dataset_in_child(spec(bad))
 
 
-async def test_a_dataset_too_big_for_memory_is_refused(tmp_path: Path) -> None:
+async def test_a_dataset_too_big_for_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "from marlaas.workers import dataset_child\ndataset_child._MEMORY_MB = 1600\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     wanted = spec(rows(tmp_path, 1))
-    os.truncate(tmp_path / "rows.jsonl", 2**40)  # takes no room on the disk
+    os.truncate(tmp_path / "rows.jsonl", 2**30)  # takes no room on the disk
     with pytest.raises(InvalidEnvironment, match="the dataset is too big: MemoryError"):
+        await build_dataset_in_child(wanted)
+    os.truncate(tmp_path / "rows.jsonl", 2**30 + 1)
+    with pytest.raises(InvalidEnvironment, match="has 1,073,741,825 bytes; at most 1,073,741,824 are read"):
         await build_dataset_in_child(wanted)
 
 

@@ -15,7 +15,8 @@ import pytest
 from marlaas.environments.invalid import InvalidEnvironment
 from marlaas.environments.scoring import Score
 from marlaas.schemas.dataset import Message, Row
-from marlaas.schemas.job_spec import Environment, JsonlEnvironment, ReasoningGymEnvironment, RewardLimits
+from marlaas.schemas.environment import Environment, JsonlEnvironment, ReasoningGymEnvironment
+from marlaas.schemas.job_spec import RewardLimits
 from marlaas.schemas.names import JobKey
 from marlaas.workers.reward_pool import RewardPool
 
@@ -34,7 +35,7 @@ def row(**fields: Any) -> Row:
 @pytest.fixture(scope="module")
 async def shared_pool() -> AsyncIterator[RewardPool]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TARGETS))
+        patch.setenv("PYTHONPATH", str(TARGETS), prepend=":")
         pool = RewardPool(3, processes=3)
     yield pool
     await pool.close()
@@ -105,11 +106,11 @@ async def test_rewards(pool: RewardPool, completion: str, expected: float) -> No
 @pytest.mark.parametrize(
     ("completion", "text"),
     [
-        ("none", "the reward function returned None; it has to return a number"),
-        ("nan", "the reward function returned nan; it has to return a finite number of at most 1e+100"),
-        ("inf", "the reward function returned -inf; it has to return a finite number of at most 1e+100"),
-        ("text", "the reward function returned '1.0'; it has to return a number"),
-        ("complex", "the reward function returned 1j; it has to return a number"),
+        ("none", "NoReward: no reward applies to the sample: the reward function returned None"),
+        ("nan", "the reward function returned nan; it has to be a finite number of at most 1e+100"),
+        ("inf", "the reward function returned -inf; it has to be a finite number of at most 1e+100"),
+        ("text", "the reward function returned '1.0'; it has to be a number or None"),
+        ("complex", "the reward function returned 1j; it has to be a number or None"),
         ("huge", "which is no number: int too large to convert to float"),
         ("array", "which is no number"),
         ("liar", "which is no number: in __float__"),
@@ -383,7 +384,7 @@ async def test_a_reward_that_cannot_be_loaded_is_the_jobs_failure_at_once(
     )
     monkeypatch.setattr("marlaas.workers.reward_pool.LOAD_CPU_SECONDS", 1)
     monkeypatch.setattr("marlaas.workers.reward_pool._LOAD_WALL_SECONDS", 3 if "sleep" in source else 300)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     pool = RewardPool(1, processes=1)
     environment = JsonlEnvironment(kind="jsonl", path="unused", reward="bad_reward:reward")
     with pytest.raises(InvalidEnvironment, match=problem) as caught:
@@ -405,7 +406,8 @@ async def test_check_keeps_the_process_warm(pool: RewardPool, caplog: pytest.Log
 PARENT = """
 import asyncio, sys
 from marlaas.schemas.dataset import Message, Row
-from marlaas.schemas.job_spec import JsonlEnvironment, RewardLimits
+from marlaas.schemas.environment import JsonlEnvironment
+from marlaas.schemas.job_spec import RewardLimits
 from marlaas.schemas.names import JobKey
 from marlaas.workers.reward_pool import RewardPool
 

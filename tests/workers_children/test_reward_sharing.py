@@ -12,7 +12,8 @@ from marlaas.environments.invalid import ChangedReward, InvalidEnvironment
 from marlaas.environments.scoring import Score
 from marlaas.schemas.contract import Digest
 from marlaas.schemas.dataset import Message, Row
-from marlaas.schemas.job_spec import JsonlEnvironment, ReasoningGymEnvironment, RewardLimits
+from marlaas.schemas.environment import JsonlEnvironment, ReasoningGymEnvironment
+from marlaas.schemas.job_spec import RewardLimits
 from marlaas.schemas.names import JobKey
 from marlaas.workers.reward_pool import RewardPool
 
@@ -120,7 +121,7 @@ class Edited:
 
 @pytest.fixture
 def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edited:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     return Edited(tmp_path / "edited.py")
 
 
@@ -176,7 +177,7 @@ async def test_code_without_a_file_is_not_recorded() -> None:
 
 
 async def test_of_a_package_the_init_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     (tmp_path / "edited").mkdir()
     init = Edited(tmp_path / "edited" / "__init__.py")
     async with pool_of(1) as pool:

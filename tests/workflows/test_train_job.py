@@ -34,6 +34,7 @@ async def test_every_set_is_generated_by_version_t_minus_k_and_trained_once_in_o
 
 
 async def test_evaluations_are_pinned_and_run_first_last_and_between(temporal: Client) -> None:
+    """CASES 122: training goes on beside them; each samples one version, by which it is named."""
     activities = NoopActivities()
     spec = job("evaluated", evaluation={"prompts": 3, "samples": 2, "every": 2})
     async with noop_workers(temporal, activities):

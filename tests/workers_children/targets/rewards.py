@@ -35,6 +35,11 @@ async def later(completion: str, *, messages: list[dict[str, Any]], **fields: An
     return float(all(kept is loop for kept in _KEPT if not isinstance(kept, asyncio.Task)))
 
 
+def tokens(completion: str, *, messages: list[dict[str, Any]], **fields: Any) -> dict[str, int | None]:
+    """How many tokens of rewards this process was given."""
+    return {"seen": sum(name.startswith("MARLAAS_REWARD_") for name in os.environ), "unseen": None}
+
+
 def pid(completion: str, *, messages: list[dict[str, Any]], **fields: Any) -> float:
     return float(os.getpid())
 
