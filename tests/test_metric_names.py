@@ -148,3 +148,12 @@ def test_version_0_has_no_step() -> None:
 def test_the_page_names_every_figure_and_no_other() -> None:
     found = dict(re.findall(r"^\| `([^`]+/[^`]+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE))
     assert found == {**STEP_FIGURES, **EVALUATION_FIGURES}
+
+
+def test_the_page_explains_a_loss_near_zero() -> None:
+    """CASES 76: people take it for a fault."""
+    text = " ".join(PAGE.read_text().split())
+    assert "A loss near 0 is no fault" in text
+    for figure in ("reward/mean", "policy/clipped_share", "group/zero_variance_share"):
+        assert figure in STEP_FIGURES
+        assert f"`{figure}`" in text.partition("A loss near 0 is no fault")[2][:600]

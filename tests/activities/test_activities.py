@@ -121,6 +121,7 @@ def cluster(storage: Storage, job: Job, tmp_path: Path) -> Cluster:
 
 
 async def test_a_rollout_that_was_killed_samples_only_what_is_missing(cluster: Cluster) -> None:
+    """CASES 103: Finished trajectories survive."""
     data = cluster.rollout_input(await cluster.base())
     with pytest.raises(EngineFailure):
         await cluster.rollout(data, ListedSampler(lives=1))

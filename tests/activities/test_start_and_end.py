@@ -115,7 +115,7 @@ async def test_a_run_without_version_0_leaves_its_name_free_and_no_stream(runs: 
 
 
 async def test_a_dead_run_that_wakes_takes_nothing_from_the_one_that_has_the_name(runs: Runs) -> None:
-    """Case 109: whoever is late is refused."""
+    """CASES 109 and 125: whoever is late is refused."""
     await runs.check_name("dead")
     mine = runs.job.spec.model_copy(update={"seed": 5})
     revision = await runs.commit("alive", mine)

@@ -19,6 +19,7 @@ def sampling(prompt: int, completion: int) -> SamplingSpec:
 
 
 def test_sequences_longer_than_the_model_takes_are_refused(tmp_path: Path) -> None:
+    """CASES 86: not only the prompt has to fit."""
     write_tiny_model(tmp_path)
     base = base_model.load(tmp_path)
     check_context(base, sampling(500, 12))

@@ -191,6 +191,7 @@ def test_bytes_of_a_cut_character_stay_what_was_sampled(
 
 
 def test_an_adapter_file_is_read_once(tiny: BaseModel, sampler: Sampler, tmp_path: Path) -> None:
+    """CASES 29: Not at every step."""
     path = write_adapter(tmp_path, tiny, LORA, 0)
     first = load(sampler, path, LORA)
     path.unlink()
@@ -201,7 +202,7 @@ def test_an_adapter_file_is_read_once(tiny: BaseModel, sampler: Sampler, tmp_pat
 
 
 def test_adapters_are_told_apart_by_digest(tiny: BaseModel, sampler: Sampler, tmp_path: Path) -> None:
-    """CASES 47: two files one after the other at one path: the second is another adapter."""
+    """CASES 47 and 124: two files one after the other at one path: the second is another adapter."""
     path = tmp_path / "adapter"
     found: list[list[float]] = []
     for seed in range(2):
@@ -212,6 +213,7 @@ def test_adapters_are_told_apart_by_digest(tiny: BaseModel, sampler: Sampler, tm
 
 
 def test_adapters_in_use_are_kept_and_others_dropped(tiny: BaseModel, tmp_path: Path) -> None:
+    """CASES 37: Until the last request ends."""
     sampler = Sampler(tiny, slots=16, context=64, adapters=2)
     paths = [write_adapter(tmp_path, tiny, LORA, seed) for seed in range(4)]
     used = load(sampler, paths[0], LORA)
@@ -229,6 +231,7 @@ def test_adapters_in_use_are_kept_and_others_dropped(tiny: BaseModel, tmp_path: 
 
 
 def test_renamed_tensors_are_refused_by_name(tiny: BaseModel, sampler: Sampler, tmp_path: Path) -> None:
+    """CASES 31: An adapter that fits nothing is no adapter."""
     tensors = initial_adapter(target_layers(tiny.model, LORA), LORA, 0)
     path = save_adapter(tmp_path, {f"base_model.{name}": tensor for name, tensor in tensors.items()})
     name = tensor_names(layers(tiny)[0])[0]

@@ -107,6 +107,7 @@ def test_steps_of_another_job_in_between_change_no_byte(bench: Bench) -> None:
 
 
 def test_a_job_of_the_same_shape_in_between_changes_no_byte(bench: Bench) -> None:
+    """CASES 101: Each job's bytes are its own."""
     start, neighbour, batch = bench.start(seed=0), bench.start(seed=1), batch_number(0)
     alone, _ = bench.step(start, batch)
     bench.step(neighbour, batch_number(1))

@@ -87,6 +87,7 @@ def test_after_a_step_that_was_not_finite_the_next_is_as_if_it_had_not_been(benc
 
 
 def test_a_failed_sample_leaves_the_step_as_if_it_had_not_been_drawn(bench: Bench) -> None:
+    """CASES 106: No training row, and no part of its group."""
     start, prompt = bench.start(), [3, 4, 5]
     samples = [Sample([10, 11, 2], 1.0), Sample([12, 13], 0.0), Sample([14, 2], 0.5)]
     failed = Sample([15, 16, 17, 18], None)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.parametrize("staleness", [0, 2])
 async def test_gpu_worker_killed_during_rollout(
     cluster: Cluster, workers: Workers, jobs: Jobs, staleness: int
 ) -> None:
+    """CASES 1: Nothing is lost or trained twice."""
     worker = workers.ensure("gpu")
     job = await jobs.submit(staleness)
     await cluster.committed(job.key, 1)
@@ -43,6 +44,7 @@ async def test_gpu_worker_killed_during_train(
 async def test_gpu_worker_killed_between_train_and_snapshot(
     cluster: Cluster, workers: Workers, jobs: Jobs, staleness: int
 ) -> None:
+    """CASES 2: No batch is trained twice."""
     worker, cpu = workers.ensure("gpu"), workers.ensure("cpu")
     job = await jobs.submit(staleness)
     await cluster.committed(job.key, 1)
@@ -85,6 +87,7 @@ async def test_control_worker_killed(cluster: Cluster, workers: Workers, jobs: J
 async def test_one_of_two_gpu_workers_killed(
     cluster: Cluster, workers: Workers, jobs: Jobs, staleness: int
 ) -> None:
+    """CASES 107: However a worker is lost, another goes on."""
     first = workers.ensure("gpu")
     second = workers.start("gpu")
     job = await jobs.submit(staleness)
@@ -140,7 +143,7 @@ async def test_stalled_sampler_that_wakes_after_its_set_was_committed(
 async def test_sigterm_hands_work_back_without_a_heartbeat_timeout(
     cluster: Cluster, workers: Workers, jobs: Jobs, staleness: int
 ) -> None:
-    """With heartbeats of an hour, only the worker's own word can free its work within the test."""
+    """CASES 92: With heartbeats of an hour, only the worker's own word can free its work within the test."""
     worker = workers.ensure("gpu")
     job = await jobs.submit(staleness, heartbeat_seconds=3600)
     await cluster.committed(job.key, 1)

@@ -127,6 +127,7 @@ asyncio.run(main())
 async def test_processes_that_share_a_small_folder_never_lose_a_pinned_file(
     store: ObjectStore, s3_server: S3Server, key: JobKey, tmp_path: Path
 ) -> None:
+    """CASES 10: What is being read stays."""
     refs = await put(store, key, 6)
     arguments = [s3_server.endpoint, s3_server.access_key, s3_server.secret_key, str(tmp_path), key.bucket]
     arguments += [ref.digest for ref in refs]

@@ -102,6 +102,7 @@ async def test_a_late_evaluation_takes_its_place_and_no_update_repeats_a_row(job
 
 
 async def test_an_overtaken_writer_drops_no_row(job: Committed) -> None:
+    """CASES 22: Of two writers neither loses rows."""
     for version in range(9):
         await job.version(version)
     await asyncio.gather(*(job.log().update(0, last) for last in (8, 3, 5, 1, 8, 2)))

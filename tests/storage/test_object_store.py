@@ -146,6 +146,7 @@ async def test_wrong_credentials_fail_at_once_and_say_so(s3_server: S3Server, ke
 
 
 async def test_two_answers_of_503_are_ridden_out(s3_server: S3Server, key: JobKey) -> None:
+    """CASES 20: A short outage is ridden out."""
     faults = [503, 503]
     with Proxy(s3_server.endpoint, lambda method, path: faults.pop() if faults else None) as proxy:
         shaky = connect(s3_server, proxy.endpoint)
@@ -159,6 +160,7 @@ async def test_two_answers_of_503_are_ridden_out(s3_server: S3Server, key: JobKe
 async def test_503_for_ever_is_an_error_and_commits_nothing(
     store: ObjectStore, s3_server: S3Server, key: JobKey
 ) -> None:
+    """CASES 20: A long one is a failure that is seen."""
     data = os.urandom(1000)
     with Proxy(s3_server.endpoint, lambda method, path: 503 if method == "PUT" else None) as proxy:
         broken = connect(s3_server, proxy.endpoint)
@@ -199,6 +201,7 @@ async def test_nobody_there_is_an_error_that_names_the_endpoint(s3_server: S3Ser
 
 
 async def test_an_upload_survives_kill_9_of_the_server(tmp_path: Path, key: JobKey) -> None:
+    """CASES 119: It begins again, under the digest of its content."""
     server = S3Server(tmp_path)
     server.start()
     store = connect(server)
@@ -222,6 +225,7 @@ async def test_an_upload_survives_kill_9_of_the_server(tmp_path: Path, key: JobK
 
 
 async def test_a_full_store_says_so_and_keeps_what_it_has(tmp_path: Path, key: JobKey) -> None:
+    """CASES 19: Nothing half-written is visible."""
     server = S3Server(tmp_path, "-master.volumeSizeLimitMB=1", "-volume.max=1")
     server.start()
     store = connect(server)

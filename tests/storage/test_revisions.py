@@ -110,6 +110,7 @@ async def test_versions_follow_one_another(revisions: Revisions, store: ObjectSt
 async def test_concurrent_commits_of_one_version_agree_on_one(
     revisions: Revisions, store: ObjectStore, key: JobKey
 ) -> None:
+    """CASES 4: The same content again changes nothing."""
     first, _ = await revisions.commit(await candidate(store, key, 0, None))
     attempts = [await candidate(store, key, 1, first.manifest) for _ in range(10)]
     results = await asyncio.gather(*(revisions.commit(attempt) for attempt in attempts))
@@ -123,6 +124,7 @@ async def test_concurrent_commits_of_one_version_agree_on_one(
 async def test_a_manifest_never_names_missing_bytes(
     revisions: Revisions, store: ObjectStore, key: JobKey, missing: str, size: int | None
 ) -> None:
+    """CASES 13: No version is half there."""
     first, _ = await revisions.commit(await candidate(store, key, 0, None))
     manifest = await candidate(store, key, 1, first.manifest)
     blob = BlobRef(digest=hashlib.sha256(os.urandom(8)).hexdigest(), size=16)
@@ -136,6 +138,7 @@ async def test_a_manifest_never_names_missing_bytes(
 async def test_a_commit_that_does_not_continue_the_committed_version_is_refused(
     revisions: Revisions, store: ObjectStore, key: JobKey
 ) -> None:
+    """CASES 4: Other content is an error."""
     with pytest.raises(ConflictingCommit, match="version 0 is None"):
         await revisions.commit(await candidate(store, key, 1, "1" * 64))
     await revisions.commit(await candidate(store, key, 0, None))

@@ -91,6 +91,7 @@ async def test_float32_logprobs_come_back_to_the_bit(log: TrajectoryLog, key: Jo
 async def test_twenty_publishers_of_one_subject_store_one_message(
     log: TrajectoryLog, nats_server: NatsServer, store: ObjectStore, key: JobKey
 ) -> None:
+    """CASES 113: By subject, not by the broker's window of message ids."""
     await log.ensure_stream(key)
     other = await TrajectoryLog.connect(nats_server.url, store)
     messages = [trajectory(text=f"writer {number}") for number in range(20)]
@@ -107,6 +108,7 @@ async def test_twenty_publishers_of_one_subject_store_one_message(
 async def test_nothing_is_lost_or_doubled_when_the_server_is_killed_in_between(
     private: NatsServer, store: ObjectStore, key: JobKey
 ) -> None:
+    """CASES 112: what is sent again is there once."""
     logs = [await TrajectoryLog.connect(private.url, store) for _ in range(2)]
     await logs[0].ensure_stream(key)
     groups = [f"train-00000000-{index:05d}" for index in range(150)]
@@ -187,6 +189,7 @@ async def test_a_client_that_the_server_threw_out_comes_back(
 async def test_a_trajectory_above_the_message_limit_goes_by_the_object_store(
     log: TrajectoryLog, nats_server: NatsServer, key: JobKey
 ) -> None:
+    """CASES 118: The stream has a reference."""
     await log.ensure_stream(key)
     large = trajectory(sample=1, tokens=60_000)
     assert len(large.model_dump_json()) > 1_500_000

@@ -27,6 +27,7 @@ def test_every_workflow_type_has_a_recorded_history() -> None:
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 async def test_a_recorded_history_replays(path: Path) -> None:
+    """CASES 110: With fresh workers and without their caches."""
     replayer = Replayer(workflows=list(WORKFLOWS), plugins=[temporal_plugin()])
     await replayer.replay_workflow(_load(path))
 

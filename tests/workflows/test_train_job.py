@@ -20,6 +20,7 @@ def root_cause(error: BaseException) -> BaseException:
 async def test_every_set_is_generated_by_version_t_minus_k_and_trained_once_in_order(
     temporal: Client, staleness: int
 ) -> None:
+    """CASES 1: Every group is trained once."""
     activities = NoopActivities()
     async with noop_workers(temporal, activities):
         spec = job(f"order-{staleness}", max_staleness=staleness)
