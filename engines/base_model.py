@@ -71,6 +71,8 @@ def resolve(name: str, cache: Path) -> Path:
         return _smollm2(cache)
     if Path(name).is_dir():
         return Path(name)
+    if Path(name).is_absolute():
+        raise UnusableModel(f"model {name!r} is no folder on this machine")
     try:
         from huggingface_hub import snapshot_download
 

@@ -225,7 +225,7 @@ async def test_an_upload_survives_kill_9_of_the_server(tmp_path: Path, key: JobK
 
 
 async def test_a_full_store_says_so_and_keeps_what_it_has(tmp_path: Path, key: JobKey) -> None:
-    """CASES 19: Nothing half-written is visible."""
+    """CASES 11 and 19: nothing half-written is visible, and the old can still be read."""
     server = S3Server(tmp_path, "-master.volumeSizeLimitMB=1", "-volume.max=1")
     server.start()
     store = connect(server)
