@@ -21,7 +21,7 @@ lint: install  ## format, lint and types
 	$(BIN)/basedpyright
 
 test: lint  ## lint, types and every test against real servers
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile  # each file in one process: its tests share servers and runs
 
 docs: install  ## the pages that are made from the code
 	$(BIN)/python docs/generate.py
