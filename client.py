@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client as TemporalClient
@@ -28,10 +28,7 @@ from temporalio.service import RPCError
 
 from .job import Job
 from .jobs.connection import Connection
-from .jobs.errors import (
-    InvalidJobName,
-    JobNotFound,
-)
+from .jobs.errors import InvalidJobName, JobNotFound
 from .jobs.job_file import checked_job_file
 from .jobs.job_name import job_key
 from .jobs.observer import JobObserver
@@ -45,10 +42,7 @@ from .workers.settings import Addresses, Settings, load_settings
 from .workflows.plugin import temporal_plugin
 from .workflows.train_job import TrainJob
 
-T = TypeVar("T")
-
 _AT_ONCE = 16
-_RETRY_SECONDS = 1.0
 _ANSWER_TIME = timedelta(seconds=5)
 
 

@@ -124,7 +124,7 @@ class TrainActivities:
         start = spec.start
         if start is None or start.job is None or start.version is None:
             return None
-        key = JobKey(tenant=spec.tenant, job=start.job.partition("/")[2])
+        key = JobKey.parse(start.job)
         job, manifest = await asyncio.gather(
             self._revisions.job(key), self._revisions.manifest(key, start.version)
         )

@@ -1,7 +1,6 @@
 """Commands for job files, which need no server."""
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -32,9 +31,9 @@ def schema() -> None:
     An editor with a YAML language server then checks a file that begins with
       # yaml-language-server: $schema=job.schema.json
     """
-    from ..jobs.spec_schema import job_schema
+    from ..jobs.spec_schema import schema_text
 
-    typer.echo(json.dumps(job_schema(), indent=2, ensure_ascii=False))
+    typer.echo(schema_text())
 
 
 @commands.command(rich_help_panel=_FILES)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from marlaas.jobs.spec_schema import Schema, job_schema
+from marlaas.jobs.spec_schema import Schema, alternatives, definition_name, job_schema, schema_text
 from marlaas.schemas.objective import ObjectiveName, ObjectiveSpec
 
 FOLDER = Path(__file__).resolve().parent
@@ -41,11 +41,7 @@ _LIMITS = {
 
 def pages() -> dict[str, str]:
     """The text of each page, by its name in this folder."""
-    schema = job_schema()
-    return {
-        "job.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
-        "job-spec.md": reference(schema),
-    }
+    return {"job.schema.json": schema_text() + "\n", "job-spec.md": reference(job_schema())}
 
 
 def reference(schema: Schema) -> str:
@@ -89,20 +85,16 @@ class _Tables:
     def _type(self, one: Schema, path: str) -> str:
         if "$ref" not in one:
             return str(one.get("type", "value"))
-        name = one["$ref"].rpartition("/")[2]
+        name = definition_name(one)
         title = self._titles.setdefault(name, _title(path, self._definitions[name]))
         return f"[{title}](#{_anchor(title)})"
 
 
 def _parts(field: Schema) -> Iterator[tuple[Schema, bool]]:
     """What a field may be, each with whether it may be a list of that."""
-    for one in _alternatives(field):
-        for part in _alternatives(one["items"]) if "items" in one else [one]:
+    for one in alternatives(field):
+        for part in alternatives(one["items"]) if "items" in one else [one]:
             yield part, "items" in one
-
-
-def _alternatives(field: Schema) -> list[Schema]:
-    return field.get("oneOf") or field.get("anyOf") or [field]
 
 
 def _title(path: str, mapping: Schema) -> str:
@@ -126,7 +118,7 @@ def _default(field: Schema, *, required: bool, mapping: bool) -> str:
 
 def _allowed(field: Schema) -> str:
     limits: list[str] = []
-    for one in (*_alternatives(field), field.get("items", {})):
+    for one in (*alternatives(field), field.get("items", {})):
         values: list[Any] = one.get("enum") or ([one["const"]] if "const" in one else [])
         limits += [", ".join(f"`{value}`" for value in values)] if values else []
         limits += [text.format(one[limit]) for limit, text in _LIMITS.items() if limit in one]

@@ -41,8 +41,7 @@ def read_parquet(path: str, prompt_field: str | None = None) -> list[Row]:
 def read_saved(path: str, split: str | None = None, prompt_field: str | None = None) -> list[Row]:
     """The rows of a split of a folder, in its order; else as `read_parquet`."""
     arrow = _library("pyarrow", "huggingface")
-    folder, state = _split(Path(path), split)
-    files = [str(folder / one["filename"]) for one in state["_data_files"]]
+    files = _files(Path(path), split)
 
     def batches() -> Iterator[Any]:
         for file in files:
@@ -62,8 +61,8 @@ def _library(name: str, kind: str) -> Any:
         ) from fault
 
 
-def _split(folder: Path, split: str | None) -> tuple[Path, Any]:
-    """The folder of a split, and its state."""
+def _files(folder: Path, split: str | None) -> list[str]:
+    """The files of a split, in the order of their rows."""
     if (folder / "dataset_dict.json").exists():
         splits = cast(list[str], _document(folder / "dataset_dict.json", "splits"))
         if split is None and len(splits) == 1:
@@ -82,7 +81,7 @@ def _split(folder: Path, split: str | None) -> tuple[Path, Any]:
         )
     if split is not None and split != (only := _document(folder / "state.json", "_split")):
         raise InvalidEnvironment("environment.split", f"is {split!r}; {str(folder)!r} has {only} alone")
-    return folder, {"_data_files": _document(folder / "state.json", "_data_files")}
+    return [str(folder / one["filename"]) for one in _document(folder / "state.json", "_data_files")]
 
 
 def _document(path: Path, field: str) -> Any:

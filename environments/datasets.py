@@ -21,6 +21,9 @@ from .invalid import InvalidEnvironment, of_mixture
 from .jsonl import read_jsonl
 from .reasoning_gym import task_rows
 
+_Digested = list[tuple[str, Row]]
+"""Rows, each after the digest of its messages."""
+
 
 def build_dataset(spec: JobSpec) -> Dataset:
     """Makes the dataset of a job; of a mixture, the rows of each environment in its order.
@@ -35,16 +38,18 @@ def build_dataset(spec: JobSpec) -> Dataset:
         OSError: when a file could not be read for a reason that may pass.
     """
     if not isinstance(spec.environment, MixtureEnvironment):
-        rows = _read(spec.environment)
+        rows = _with_digests(_read(spec.environment))
         held_out = _held_out(spec.environment, rows, spec.evaluation.prompts, "is")
         return Dataset(train=_others(rows, held_out), held_out=tuple(held_out.values()))
     mixture = spec.environment.of
     counts = _shares([one.weight for one in mixture], spec.evaluation.prompts)
-    pools: list[list[Row]] = []
+    pools: list[_Digested] = []
     apart: list[dict[str, Row]] = []
     for index, one in enumerate(mixture):
         with of_mixture(index):
-            rows = [row.model_copy(update={"environment": one.name}) for row in _read(one.environment)]
+            rows = _with_digests(
+                [row.model_copy(update={"environment": one.name}) for row in _read(one.environment)]
+            )
         pools.append(rows)
         apart.append(
             _held_out(
@@ -84,15 +89,15 @@ def _shares(weights: Sequence[int], prompts: int) -> Counter[int]:
     return Counter(mixed(tuple(weights), position)[0] for position in range(prompts))
 
 
-def _held_out(environment: Environment, rows: list[Row], wanted: int, whose: str) -> dict[str, Row]:
+def _held_out(environment: Environment, rows: _Digested, wanted: int, whose: str) -> dict[str, Row]:
     """The rows to hold out, by the digests of their messages.
 
     Args:
         whose: words for the part of `evaluation.prompts` that falls to the environment.
     """
     first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(_digest(row), row)
+    for digest, row in rows:
+        first.setdefault(digest, row)
     if wanted >= len(first):
         pool = f"pool of {environment.pool}" if environment.kind == "reasoning-gym" else "data"
         raise InvalidEnvironment(
@@ -103,8 +108,12 @@ def _held_out(environment: Environment, rows: list[Row], wanted: int, whose: str
     return {digest: first[digest] for digest in sorted(first)[:wanted]}
 
 
-def _others(rows: list[Row], held_out: dict[str, Row]) -> tuple[Row, ...]:
-    return tuple(row for row in rows if _digest(row) not in held_out)
+def _others(rows: _Digested, held_out: dict[str, Row]) -> tuple[Row, ...]:
+    return tuple(row for digest, row in rows if digest not in held_out)
+
+
+def _with_digests(rows: list[Row]) -> _Digested:
+    return [(_digest(row), row) for row in rows]
 
 
 def _digest(row: Row) -> str:

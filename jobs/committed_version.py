@@ -52,14 +52,12 @@ async def committed_version(
     """
     document, latest = await asyncio.gather(committed_job(revisions, key), revisions.latest_version(key))
     if version == "best":
-        version = await best_version(revisions, key, document.spec.evaluation.best)
+        version = await best_version(revisions, document.spec)
     wanted = (latest or 0) if version is None else version
-    revision, manifest = await asyncio.gather(
-        revisions.revision(key, wanted), revisions.manifest(key, wanted)
-    )
-    if revision is None or manifest is None:
+    found = await revisions.committed(key, wanted)
+    if found is None:
         raise JobError(f"version {wanted} of job {key} is not committed; the newest is {latest}")
     evaluations = await asyncio.gather(
         *(revisions.evaluation(key, one) for one in dict.fromkeys((0, wanted)))
     )
-    return CommittedVersion(document, revision, manifest, tuple(one for one in evaluations if one))
+    return CommittedVersion(document, *found, tuple(one for one in evaluations if one))

@@ -154,23 +154,24 @@ def _resolved(content: Any, folder: Path) -> Any:
     spec = cast(dict[str, Any], content)
     model, environment = spec.get("model"), spec.get("environment")
     if isinstance(model, str) and model.startswith(("./", "../")):
-        spec = {**spec, "model": str((folder / model).resolve())}
+        spec = _absolute(spec, "model", folder)
     if "environment" in spec:
         spec = {**spec, "environment": _environment(environment, folder)}
-    start = spec.get("start")
-    if isinstance(start, dict):
-        fields = cast(dict[str, Any], start)
-        if isinstance(adapter := fields.get("adapter"), str):
-            spec = {**spec, "start": {**fields, "adapter": str((folder / adapter).resolve())}}
+    if isinstance(start := spec.get("start"), dict):
+        spec = {**spec, "start": _absolute(cast(dict[str, Any], start), "adapter", folder)}
     return spec
+
+
+def _absolute(fields: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """The fields with the path in one of them absolute."""
+    path = fields.get(name)
+    return {**fields, name: str((folder / path).resolve())} if isinstance(path, str) else fields
 
 
 def _environment(content: Any, folder: Path) -> Any:
     if not isinstance(content, dict):
         return content
-    fields = cast(dict[str, Any], content)
-    if isinstance(path := fields.get("path"), str):
-        fields = {**fields, "path": str((folder / path).resolve())}
+    fields = _absolute(cast(dict[str, Any], content), "path", folder)
     if isinstance(mixed := fields.get("of"), list):
         fields = {**fields, "of": [_mixed(one, folder) for one in cast(list[Any], mixed)]}
     return fields

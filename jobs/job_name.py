@@ -12,9 +12,8 @@ def job_key(name: str) -> JobKey:
     Raises:
         InvalidJobName: when it has another form.
     """
-    tenant, _, job = name.partition("/")
     try:
-        return JobKey(tenant=tenant, job=job)
+        return JobKey.parse(name)
     except ValidationError:
         raise InvalidJobName(
             f"{name!r} is not the name of a job: write tenant/job, for example acme/sums, each part 1 to 63 "

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ..schemas.job_spec import JobSpec, parse_job_spec
 from .errors import InvalidJobFile
-from .spec_schema import Schema, job_schema
+from .spec_schema import Schema, alternatives, definition_name, job_schema
 
 _WIDTH = 100
 _WORD = re.compile(r"[A-Za-z][\w./-]*$")
@@ -120,8 +120,7 @@ def _field(
 
 def _variant(field: Schema, value: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
     """The mapping that a value of a field is: of several, the one of its kind."""
-    references = [one["$ref"] for one in field.get("oneOf") or field.get("anyOf") or [field] if "$ref" in one]
-    mappings = [definitions[reference.rpartition("/")[2]] for reference in references]
+    mappings = [definitions[definition_name(one)] for one in alternatives(field) if "$ref" in one]
     if len(mappings) == 1:
         return mappings[0]
     return next(one for one in mappings if one["properties"]["kind"]["const"] == value["kind"])

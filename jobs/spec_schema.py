@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import sys
 from collections.abc import Mapping
 from itertools import pairwise
@@ -31,6 +32,21 @@ def job_schema() -> Schema:
             if name in texts:
                 field["description"] = texts[name]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "MARLaaS job"}
+
+
+def schema_text() -> str:
+    """The schema as it is printed and kept."""
+    return json.dumps(job_schema(), indent=2, ensure_ascii=False)
+
+
+def alternatives(field: Schema) -> list[Schema]:
+    """What a field may be: one or several, which are schemas as well."""
+    return field.get("oneOf") or field.get("anyOf") or [field]
+
+
+def definition_name(reference: Schema) -> str:
+    """The name in `$defs` of what a `$ref` stands for."""
+    return str(reference["$ref"]).rpartition("/")[2]
 
 
 def summary(model: type[BaseModel]) -> str:

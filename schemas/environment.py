@@ -78,10 +78,9 @@ class HuggingFaceEnvironment(RowsEnvironment[Literal["huggingface"]]):
     """Of a folder with several splits; by default the only one."""
 
 
-Environment = Annotated[
-    ReasoningGymEnvironment | JsonlEnvironment | ParquetEnvironment | HuggingFaceEnvironment,
-    Field(discriminator="kind"),
-]
+_Unmixed = ReasoningGymEnvironment | JsonlEnvironment | ParquetEnvironment | HuggingFaceEnvironment
+
+Environment = Annotated[_Unmixed, Field(discriminator="kind")]
 """Prompts and what scores them."""
 
 
@@ -119,12 +118,5 @@ class MixtureEnvironment(Contract):
         return self
 
 
-JobEnvironment = Annotated[
-    ReasoningGymEnvironment
-    | JsonlEnvironment
-    | ParquetEnvironment
-    | HuggingFaceEnvironment
-    | MixtureEnvironment,
-    Field(discriminator="kind"),
-]
+JobEnvironment = Annotated[_Unmixed | MixtureEnvironment, Field(discriminator="kind")]
 """What a job may name as its environment."""

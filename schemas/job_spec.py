@@ -228,12 +228,11 @@ class JobSpec(Document):
     @model_validator(mode="after")
     def _starts_within_the_tenant(self) -> Self:
         if self.start is not None and self.start.job is not None:
-            tenant, _, job = self.start.job.partition("/")
             try:
-                JobKey(tenant=tenant, job=job)
+                key = JobKey.parse(self.start.job)
             except ValidationError:
                 raise ValueError(f"start.job is {self.start.job!r}: write tenant/job") from None
-            if tenant != self.tenant:
+            if key.tenant != self.tenant:
                 raise ValueError(
                     f"start.job is {self.start.job!r}: a job of tenant {self.tenant} can start from that "
                     "tenant's jobs only; `marlaas export` and start.adapter take an adapter further"

@@ -23,6 +23,16 @@ class JobKey(Contract):
     tenant: TenantLabel
     job: Label
 
+    @staticmethod
+    def parse(name: str) -> "JobKey":
+        """The key in a name of the form `tenant/job`.
+
+        Raises:
+            pydantic.ValidationError: when it has another form.
+        """
+        tenant, _, job = name.partition("/")
+        return JobKey(tenant=tenant, job=job)
+
     def __str__(self) -> str:
         return f"{self.tenant}/{self.job}"
 

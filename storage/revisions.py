@@ -111,13 +111,18 @@ class Revisions:
 
     async def manifest(self, key: JobKey, version: int) -> Manifest | None:
         """A committed version's manifest; None when the version does not exist."""
-        stored = await self._store.get(key.bucket, key.manifest_key(version))
-        return None if stored is None else _committed(key, version, stored)[1]
+        found = await self.committed(key, version)
+        return found and found[1]
 
     async def revision(self, key: JobKey, version: int) -> AdapterRevision | None:
         """A committed version; None when it does not exist."""
+        found = await self.committed(key, version)
+        return found and found[0]
+
+    async def committed(self, key: JobKey, version: int) -> tuple[AdapterRevision, Manifest] | None:
+        """A committed version with its manifest, by one request; None when it does not exist."""
         stored = await self._store.get(key.bucket, key.manifest_key(version))
-        return None if stored is None else _committed(key, version, stored)[0]
+        return None if stored is None else _committed(key, version, stored)
 
     async def latest_version(self, key: JobKey) -> int | None:
         """The newest committed version; None before version 0. Lists all of them: not for every step."""

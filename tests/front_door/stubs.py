@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
+from marlaas.job import Job
+from marlaas.jobs.connection import Connection
 from marlaas.schemas.dataset import DatasetRef
 from marlaas.schemas.events import (
     Candidate,
@@ -17,10 +19,10 @@ from marlaas.schemas.events import (
     TrainInput,
 )
 from marlaas.schemas.job_spec import JobSpec
-from marlaas.schemas.manifest import AdapterRevision, JobDocument, Manifest
+from marlaas.schemas.manifest import AdapterRevision, Fingerprint, JobDocument, Manifest
 from marlaas.schemas.names import CPU_QUEUE, REWARD_QUEUE, SAMPLE_QUEUE, TASK_QUEUE, TRAIN_QUEUE
 from marlaas.storage.revisions import Revisions
-from marlaas.tests.noop_activities import METRICS, NoopActivities
+from marlaas.tests.noop_activities import FINGERPRINT, METRICS, NoopActivities
 from marlaas.workers.search_attributes import ensure_search_attributes
 from marlaas.workflows.plugin import WORKFLOWS
 from temporalio import activity
@@ -110,6 +112,38 @@ def manifest_of(spec: JobSpec, candidate: Candidate) -> Manifest:
         claim=None if candidate.version else claim,
         **dict(candidate),
     )
+
+
+async def stored_job(
+    connection: Connection,
+    spec: JobSpec,
+    adapters: Sequence[bytes],
+    fingerprint: Fingerprint = FINGERPRINT,
+    times: Sequence[float] | None = None,
+) -> Job:
+    """A job with these versions in the object store, which Temporal has never heard of.
+
+    Args:
+        times: of the commits; None for jobs that do not keep them.
+    """
+    await connection.store.ensure_bucket(spec.key.bucket)
+    parent = None
+    for version, adapter in enumerate(adapters):
+        blob = await connection.store.put_blob(spec.key.bucket, adapter)
+        candidate = Candidate(
+            version=version,
+            parent=parent,
+            adapter=blob,
+            optimizer=blob,
+            batch=blob if version else None,
+            metrics=METRICS if version else None,
+            fingerprint=fingerprint,
+        )
+        manifest = manifest_of(spec, candidate)
+        if times is not None:
+            manifest = manifest.model_copy(update={"time": times[version]})
+        parent = (await connection.revisions.commit(manifest))[0].manifest
+    return Job(connection, spec.key)
 
 
 @asynccontextmanager

@@ -17,12 +17,10 @@ from marlaas.engines.packing import attention_mask
 from marlaas.engines.trainer import ADAPTER_FILE, OPTIMIZER_FILE, Trainer, _make_slot
 from marlaas.jobs.estimates import estimate_memory, step_time, step_tokens
 from marlaas.jobs.model_shape import UnknownShape, find_model, read_shape
-from marlaas.schemas.events import Candidate
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
 from marlaas.schemas.metric_row import MetricRow
 from marlaas.tests.front_door.command_line import CommandLine
-from marlaas.tests.front_door.stubs import manifest_of
-from marlaas.tests.noop_activities import FINGERPRINT, METRICS
+from marlaas.tests.front_door.stubs import stored_job
 from marlaas.tests.tiny_model import write_tiny_model
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
@@ -230,21 +228,7 @@ async def test_time_like_that_of_a_job_in_the_store(
     marlaas: CommandLine, client: Client, spec: Spec, tenant: str
 ) -> None:
     checked = parse_job_spec(spec(job="before"))
-    await client.connection.store.ensure_bucket(checked.key.bucket)
-    blob = await client.connection.store.put_blob(checked.key.bucket, b"state")
-    parent = None
-    for version, time in enumerate([0.0, 10.0, 14.0, 18.0]):
-        candidate = Candidate(
-            version=version,
-            parent=parent,
-            adapter=blob,
-            optimizer=blob,
-            batch=blob if version else None,
-            metrics=METRICS if version else None,
-            fingerprint=FINGERPRINT,
-        )
-        manifest = manifest_of(checked, candidate).model_copy(update={"time": time})
-        parent = (await client.connection.revisions.commit(manifest))[0].manifest
+    await stored_job(client.connection, checked, [b"state"] * 4, times=[0.0, 10.0, 14.0, 18.0])
     file = written(marlaas.folder, spec(steps=200))
     explained = await marlaas("validate", file, "--explain", "--like", f"{tenant}/before")
     assert (explained.code, explained.err) == (0, "")

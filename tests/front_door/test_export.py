@@ -18,14 +18,13 @@ from marlaas.engines.lora import initial_adapter, target_layers, tensor_names
 from marlaas.job import Job
 from marlaas.jobs.errors import ExportRefused, JobError, JobNotFound
 from marlaas.jobs.model_card import public
-from marlaas.schemas.events import Candidate
 from marlaas.schemas.job_spec import JobSpec, parse_job_spec
 from marlaas.schemas.manifest import EvaluationDocument, Fingerprint
 from marlaas.schemas.names import blob_key
 from marlaas.storage.object_store import MissingBlob
 from marlaas.tests.front_door.command_line import CommandLine
-from marlaas.tests.front_door.stubs import manifest_of
-from marlaas.tests.noop_activities import FINGERPRINT, METRICS
+from marlaas.tests.front_door.stubs import stored_job
+from marlaas.tests.noop_activities import FINGERPRINT
 from marlaas.tests.tiny_model import write_tiny_model
 from peft import PeftModel
 from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
@@ -58,22 +57,7 @@ async def committed_job(
     fingerprint: Fingerprint = FINGERPRINT,
 ) -> Job:
     """A job with these versions in the object store, which Temporal has never heard of."""
-    await client.connection.store.ensure_bucket(spec.key.bucket)
-    parent = None
-    for version, tensors in enumerate(adapters):
-        blob = await client.connection.store.put_blob(spec.key.bucket, save(tensors))
-        candidate = Candidate(
-            version=version,
-            parent=parent,
-            adapter=blob,
-            optimizer=blob,
-            batch=blob if version else None,
-            metrics=METRICS if version else None,
-            fingerprint=fingerprint,
-        )
-        revision, _ = await client.connection.revisions.commit(manifest_of(spec, candidate))
-        parent = revision.manifest
-    return client.job(spec.key)
+    return await stored_job(client.connection, spec, [save(tensors) for tensors in adapters], fingerprint)
 
 
 async def test_peft_loads_what_was_exported(
